@@ -1,0 +1,1 @@
+"""Decisions of the controller: generations, worlds, recreation, avoided nodes, completion. Pure."""

@@ -1,0 +1,1 @@
+"""Thin wrappers around the outside world, one third party per file. No decisions live here."""
