@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,6 +71,12 @@ class Credentials:
     authority: bytes
 
 
+def lifetime(certificate: bytes) -> float:
+    """For how many seconds a certificate (PEM) is made. Raises ValueError when it is none."""
+    parsed = x509.load_pem_x509_certificate(certificate)
+    return (parsed.not_valid_after_utc - parsed.not_valid_before_utc).total_seconds()
+
+
 def server_context(credentials: Credentials, *, client_required: bool = True) -> ssl.SSLContext:
     """For accepting peers. Without `client_required` a caller may come without a certificate, to ask for one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,8 +96,24 @@ def anonymous_context(authority: bytes) -> ssl.SSLContext:
     return _common(context, authority)
 
 
+def renew(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Show another certificate on connections made from now on; a server keeps its context for its whole life."""
+    _load(context, credentials)
+
+
 def _prepare(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContext:
     _common(context, credentials.authority)
+    _load(context, credentials)
+    return context
+
+
+def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
+    load_certificate(context, credentials)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Put certificate and key into a context, also one in use: new connections get them."""
     # Python's ssl loads keys from files only; an anonymous memory file is one that nobody else can open by name.
     descriptor = os.memfd_create("rlguard", os.MFD_CLOEXEC)
     try:
@@ -98,7 +121,6 @@ def _prepare(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContex
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-    return context
 
 
 def _common(context: ssl.SSLContext, authority: bytes) -> ssl.SSLContext:
@@ -112,6 +134,10 @@ def _common(context: ssl.SSLContext, authority: bytes) -> ssl.SSLContext:
 def identity_of(transport: Any) -> str | None:
     """The peer's identity on an open connection (asyncio transport or aiohttp response), None without certificate."""
     connection = transport.get_extra_info("ssl_object") if transport is not None else None
-    certificate = connection.getpeercert() if connection is not None else None
-    names = certificate.get("subjectAltName", ()) if certificate else ()
+    return identity_in(connection.getpeercert()) if connection is not None else None
+
+
+def identity_in(certificate: Mapping[str, Any] | None) -> str | None:
+    """The identity in a checked peer certificate, as `getpeercert()` gives it."""
+    names: Any = certificate.get("subjectAltName", ()) if certificate else ()
     return next((value for kind, value in names if kind == "URI" and value.startswith("rlguard://")), None)
