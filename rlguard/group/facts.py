@@ -1,0 +1,554 @@
+"""What the two cores of a group are told and what they ask for: the contract with the sidecar's shell.
+
+`at` is CLOCK_BOOTTIME in seconds everywhere. Three rules hold for both cores:
+
+- Views change in `fold` alone. Where only time has passed, `decide` asks for `Advance` and the shell answers with
+  `Ticked`; a decision made twice from one view is the same decision.
+- An action is asked for again at each decision until the fact that answers it (named in its docstring) is told. The
+  shell runs each at most once at a time and answers each try, with `StoreFailed` if it went wrong.
+- Orders and reports are snapshots: the shell's outbox holds the newest and repeats it every heartbeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlguard.checkpoint.records import Record
+from rlguard.messages import (
+    FileEntry,
+    FlushOrder,
+    Grant,
+    GroupReport,
+    MemberReport,
+    Order,
+    Ranks,
+    StageResult,
+)
+from rlguard.model import CheckpointId, Incarnation, Incident, Notice
+
+# ---------------------------------------------------------------- both cores
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Fact: the answer to `Advance`."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLink:
+    """Fact: is there a live link to the controller (closed after `SUSPECT` seconds of silence). Told at changes."""
+
+    at: float
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Action: time alone has changed something; tell `Ticked` at once."""
+
+
+# ---------------------------------------------------------------- coordinator: facts
+
+
+@dataclass(frozen=True, slots=True)
+class LineageScan:
+    """The checkpoint root as listed at one moment.
+
+    `claims`: all claims, with the leader UID in each (empty if unreadable). `visible`: all folders of `steps/` and
+    `trash/` that have a checkpoint's name. `completed`: `completed.json` of this job is there. Without a checkpoint
+    root the shell tells an empty scan.
+    """
+
+    claims: tuple[tuple[Incarnation, str], ...] = ()
+    records: tuple[Record, ...] = ()
+    unreadable: tuple[Incarnation, ...] = ()
+    visible: tuple[CheckpointId, ...] = ()
+    completed: bool = False
+
+
+class Operation(StrEnum):
+    """What may fail with `StoreFailed`: one for each action that touches the root, plus the port."""
+
+    LOOK = "look"
+    CLAIM = "claim"
+    VERIFY = "verify"
+    RECORD = "record"
+    PORT = "port"
+    BEGIN_FLUSH = "begin-flush"
+    COMMIT = "commit"
+    COMPLETE = "complete"
+    INCIDENT = "incident"
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Fact: the Unix time `wall` belongs to `at`. Told first of all and once a minute; only incidents show it."""
+
+    at: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHeard:
+    """Fact: a member's report, the leader pod's own included."""
+
+    at: float
+    report: MemberReport
+
+
+@dataclass(frozen=True, slots=True)
+class GrantHeard:
+    """Fact: the controller's word."""
+
+    at: float
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSeen:
+    """Fact: answers `LookAtDisk`."""
+
+    at: float
+    scan: LineageScan
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Fact: answers `ClaimAttempt`. `scan` was listed after the claim was written (C2); `nonce` is the claim's."""
+
+    at: float
+    incarnation: Incarnation
+    nonce: str
+    scan: LineageScan
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """Fact: answers `ClaimAttempt`: another claim of this incarnation, or a newer one, is there already (`scan`)."""
+
+    at: float
+    incarnation: Incarnation
+    scan: LineageScan
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Fact: answers `VerifyCheckpoint`. `directory`: where it lies now (moved back from trash if need be).
+
+    `world_size`: the number of members it was saved by, None if the manifest cannot be read. `detail`: what is broken.
+    """
+
+    at: float
+    checkpoint: CheckpointId
+    whole: bool
+    directory: str | None
+    world_size: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Fact: answers `WriteRecord`."""
+
+    at: float
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class PortReserved:
+    """Fact: answers `ReservePort`: a free TCP port of this pod."""
+
+    at: float
+    incarnation: Incarnation
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushBegun:
+    """Fact: answers `BeginFlush`: the tmp folder `directory`, whose name carries `nonce`, has been made."""
+
+    at: float
+    nonce: str
+    checkpoint: CheckpointId
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Fact: answers `Commit`: renamed into place at `directory`, and no newer claim was there afterwards."""
+
+    at: float
+    checkpoint: CheckpointId
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Voided:
+    """Fact: answers `Commit`: renamed, but `newer` had been claimed: it counts only if that one's record names it."""
+
+    at: float
+    checkpoint: CheckpointId
+    newer: Incarnation
+    newer_leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedComplete:
+    """Fact: answers `MarkComplete`."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentWritten:
+    """Fact: answers `WriteIncident`."""
+
+    at: float
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """Fact: answers any action that touches the root (or the port) when it failed; `detail` is for people."""
+
+    at: float
+    operation: Operation
+    detail: str
+
+
+CoordinatorFact = (
+    Ticked
+    | ControllerLink
+    | WallClock
+    | MemberHeard
+    | GrantHeard
+    | DiskSeen
+    | Claimed
+    | ClaimRefused
+    | Verified
+    | Recorded
+    | PortReserved
+    | FlushBegun
+    | Committed
+    | Voided
+    | MarkedComplete
+    | IncidentWritten
+    | StoreFailed
+)
+
+# ---------------------------------------------------------------- coordinator: actions
+
+
+@dataclass(frozen=True, slots=True)
+class SendOrder:
+    """Action: the newest order for this member; the shell's outbox replaces and repeats it."""
+
+    uid: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtDisk:
+    """Action: list the root. Answered by `DiskSeen`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAttempt:
+    """Action: write the claim, then list the root (C2). Answered by `Claimed` or `ClaimRefused`.
+
+    The shell keeps one nonce for each incarnation, so that a try whose answer got lost is its own claim (C1).
+    """
+
+    incarnation: Incarnation
+    leader_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCheckpoint:
+    """Action: find it by name, move it back from trash, verify its manifest and files. Answered by `Verified`."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Action: write the lineage record. Answered by `Recorded`."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class ReservePort:
+    """Action: find a free port for the master. Answered by `PortReserved`."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class BeginFlush:
+    """Action: make a fresh tmp folder with a new nonce. Answered by `FlushBegun`."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Action: commit the tmp folder `directory` (C6, C2). Answered by `Committed` or `Voided`.
+
+    `files` are those that all members wrote; `world_size` is the number of members.
+    """
+
+    checkpoint: CheckpointId
+    nonce: str
+    directory: str
+    job_uid: str
+    world_size: int
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkComplete:
+    """Action: write `completed.json`. Answered by `MarkedComplete`."""
+
+    checkpoint: CheckpointId | None
+    job_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIncident:
+    """Action: write `incidents/<id>/`, replacing it. `tails`: pod name and last output. By `IncidentWritten`."""
+
+    incident: Incident
+    tails: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Action: the newest group report, for the controller, inside this pod's report."""
+
+    report: GroupReport
+
+
+CoordinatorAction = (
+    Advance
+    | SendOrder
+    | LookAtDisk
+    | ClaimAttempt
+    | VerifyCheckpoint
+    | WriteRecord
+    | ReservePort
+    | BeginFlush
+    | Commit
+    | MarkComplete
+    | WriteIncident
+    | Publish
+)
+
+# ---------------------------------------------------------------- member: facts
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherState:
+    """The launcher's `state` message. `incarnation` None with ranks that run or ran: the untouched command."""
+
+    incarnation: Incarnation | None
+    ranks: Ranks
+    code: int | None
+    signal: int | None
+    tail: str
+    hooked: bool | None
+    terminating: bool
+    stuck: tuple[int, ...]
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeen:
+    """One rank's page. `step` None before the first; `heartbeat_age` in seconds when read.
+
+    `order`, `stage_step`, `slot`, `result` are the last stage order that it answered (`result` None: none yet).
+    """
+
+    local_rank: int
+    local_world_size: int
+    incarnation: Incarnation
+    step: int | None
+    heartbeat_age: float
+    order: int
+    stage_step: int
+    slot: int
+    result: StageResult | None
+    hook: bool
+    reshardable: bool
+    nan: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """One of the two slots over all ranks of the pod. `checkpoint`: what every rank staged there, None if not whole."""
+
+    slot: int
+    checkpoint: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherHeard:
+    """Fact: the launcher's state; each one that arrives."""
+
+    at: float
+    state: LauncherState
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherLost:
+    """Fact: its socket has closed. What it said last stays the best knowledge until it connects again."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PagesRead:
+    """Fact: the rank pages and the slots, read about every 100 ms and at a change of the launcher's state."""
+
+    at: float
+    ranks: tuple[RankSeen, ...]
+    slots: tuple[SlotSeen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderHeard:
+    """Fact: an order of the coordinator."""
+
+    at: float
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class FlushEnded:
+    """Fact: answers `RunFlush`. `detail` says what failed, empty when all went well."""
+
+    at: float
+    nonce: str
+    done: bool
+    detail: str
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLink:
+    """Fact: is the leader pod within reach: a live link, or a TCP handshake completed within `SUSPECT` (A5).
+
+    Told at changes. In the leader pod it is always open.
+    """
+
+    at: float
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesHeard:
+    """Fact: all notices that stand now, of the agent and of the pod itself; replaces those told before."""
+
+    at: float
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RootSeen:
+    """Fact: the root as far as failing open needs it (A9); told at start and every 10 s until ranks were started.
+
+    No checkpoint root configured counts as readable and without lineage.
+    """
+
+    at: float
+    readable: bool
+    lineage: bool
+    completed: bool
+
+
+MemberFact = (
+    Ticked
+    | ControllerLink
+    | LauncherHeard
+    | LauncherLost
+    | PagesRead
+    | OrderHeard
+    | FlushEnded
+    | CoordinatorLink
+    | NoticesHeard
+    | RootSeen
+)
+
+# ---------------------------------------------------------------- member: actions
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Action: tell the launcher to start. `slot`: where `resume` lies in this pod's memory; `directory`: on disk."""
+
+    incarnation: Incarnation
+    nnodes: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+    resume: CheckpointId | None
+    slot: int | None
+    directory: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """Action: tell the launcher to stop the ranks of `incarnation`: SIGTERM, `grace` seconds, SIGKILL."""
+
+    incarnation: Incarnation
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Action: tell the launcher that there is nothing to run any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunUntouched:
+    """Action: tell the launcher to run the user's command as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteControl:
+    """Action: write the control page: rank order `order`, stage at `step` into `slot`. Shown in `RankSeen.order`."""
+
+    incarnation: Incarnation
+    order: int
+    step: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFlush:
+    """Action: copy `slot` into the order's directory, torn-read checked (M2). Answered by `FlushEnded`."""
+
+    order: FlushOrder
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFlush:
+    """Action: nobody wants this flush any more; kill it. Answered by `FlushEnded`, not done."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishMember:
+    """Action: the newest report of this pod, for the coordinator."""
+
+    report: MemberReport
+
+
+MemberAction = (
+    Advance | StartRanks | StopRanks | Idle | RunUntouched | WriteControl | RunFlush | CancelFlush | PublishMember
+)
