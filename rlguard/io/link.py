@@ -1,8 +1,8 @@
 """Level-triggered links: each side repeats its newest snapshot, so there is nothing to queue and nothing to replay.
 
 A link is a WebSocket over mutual TLS. The sender holds one outgoing message, its newest; it is sent on connect, when
-it changes, and once a heartbeat. The receiver gets each message decoded; garbage is counted and dropped. A link that
-hears nothing for `SUSPECT` seconds is closed and dialled again.
+it changes, and once a heartbeat (an empty frame while there is nothing to say yet). The receiver gets each message
+decoded; garbage is counted and dropped. A link that hears nothing for `SUSPECT` seconds is closed and dialled again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from rlguard.wire import MAX_BYTES, decode, encode
 
 RETRY_FIRST: Final = 0.1
 RETRY_MOST: Final = 2.0
+NOTHING: Final = ""
+"""Sent once a heartbeat by a side that has no message yet: it is alive, which is all that this says."""
 
 
 class Outbox:
@@ -98,9 +100,10 @@ class Dialler:
         pause = RETRY_FIRST
         async with aiohttp.ClientSession(trust_env=False) as session:
             while True:
-                opened = self.state.opened
+                opened, refused = self.state.opened, self.state.refused
                 await self._once(session)
-                pause = RETRY_FIRST if self.state.opened > opened else min(RETRY_MOST, pause * 2)
+                failed = self.state.refused > refused and self.state.opened == opened
+                pause = min(RETRY_MOST, pause * 2) if failed else RETRY_FIRST
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
 
     async def _once(self, session: aiohttp.ClientSession) -> None:
@@ -145,7 +148,8 @@ async def converse(
             frame = await asyncio.wait_for(socket.receive(), SUSPECT)
             if frame.type is not aiohttp.WSMsgType.TEXT:
                 return
-            receive(frame.data)
+            if frame.data != NOTHING:
+                receive(frame.data)
     except (TimeoutError, aiohttp.ClientError, OSError):
         return
     finally:
@@ -158,8 +162,7 @@ async def converse(
 async def _send(socket: Socket, outbox: Outbox) -> None:
     while not socket.closed:
         text = outbox.text
-        if text is not None:
-            await asyncio.wait_for(socket.send_str(text), SUSPECT)
+        await asyncio.wait_for(socket.send_str(text or NOTHING), SUSPECT)
         await outbox.wait(text, HEARTBEAT)
 
 

@@ -71,12 +71,6 @@ class Credentials:
     authority: bytes
 
 
-def lifetime(certificate: bytes) -> float:
-    """For how many seconds a certificate (PEM) is made. Raises ValueError when it is none."""
-    parsed = x509.load_pem_x509_certificate(certificate)
-    return (parsed.not_valid_after_utc - parsed.not_valid_before_utc).total_seconds()
-
-
 def server_context(credentials: Credentials, *, client_required: bool = True) -> ssl.SSLContext:
     """For accepting peers. Without `client_required` a caller may come without a certificate, to ask for one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -96,18 +90,8 @@ def anonymous_context(authority: bytes) -> ssl.SSLContext:
     return _common(context, authority)
 
 
-def renew(context: ssl.SSLContext, credentials: Credentials) -> None:
-    """Show another certificate on connections made from now on; a server keeps its context for its whole life."""
-    _load(context, credentials)
-
-
 def _prepare(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContext:
     _common(context, credentials.authority)
-    _load(context, credentials)
-    return context
-
-
-def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
     load_certificate(context, credentials)
     return context
 
@@ -138,6 +122,6 @@ def identity_of(transport: Any) -> str | None:
 
 
 def identity_in(certificate: Mapping[str, Any] | None) -> str | None:
-    """The identity in a checked peer certificate, as `getpeercert()` gives it."""
+    """The identity in a verified certificate, as `getpeercert` gives it; None when it has none."""
     names: Any = certificate.get("subjectAltName", ()) if certificate else ()
     return next((value for kind, value in names if kind == "URI" and value.startswith("rlguard://")), None)
