@@ -1,0 +1,1 @@
+"""The command `rlguard`: the lab, the chaos experiments and the live views."""

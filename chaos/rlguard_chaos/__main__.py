@@ -1,0 +1,42 @@
+"""The `rlguard` command: hands over to the part that the first word names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from rlguard.errors import RlguardError
+
+COMMANDS = {
+    "lab": ("rlguard_chaos.lab.cli", "a real multi-node Kubernetes on this machine, to try everything on"),
+}
+"""Word -> (module with `register(parser)`, whose commands set `run`; help). A module is imported only when named."""
+
+BAD_INPUT = 2
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 2 with one line `rlguard: ...` when something is wrong."""
+    given = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(
+        prog="rlguard", description="Keeps training jobs on Kubernetes alive. `rlguard COMMAND --help` says more."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if given[:1] == [name]:
+            import_module(module).register(command)
+    arguments = parser.parse_args(given)
+    try:
+        return int(arguments.run(arguments))
+    except RlguardError as error:
+        sys.stderr.write(f"rlguard: {error}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("rlguard: interrupted\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What breaks at a node's lowest edge: kernel lines, cloud notices, boot ids, sysfs. For experiments and tests."""
+
+from __future__ import annotations
+
+import json
+import socket
+import uuid
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from rlguard.errors import BadConfigError
+from rlguard_chaos.lab import layout
+from rlguard_chaos.lab.host import LabError, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHINA = timezone(timedelta(hours=8))
+KERNEL_WARNING = 4
+ANSWER_LIMIT_S = 5.0
+SYSFS = {
+    "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+    "class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp",
+    "class/infiniband/mlx5_0/ports/1/link_layer": "Ethernet",
+    "class/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)",
+    "class/infiniband/mlx5_0/ports/1/counters/link_downed": "0",
+    "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0",
+}
+
+
+def prepare(node: str) -> None:
+    """Make the node's folder of fakes as a healthy machine has them; what is there is kept."""
+    fakes = layout.node_fakes(node)
+    (fakes / "nvml").mkdir(parents=True, exist_ok=True)
+    (fakes / "name").write_text(f"{node}\n")
+    for path, value in SYSFS.items():
+        if not (fakes / "sys" / path).exists():
+            set_sysfs(node, path, value)
+    if not (fakes / "boot_id").exists():
+        set_boot_id(node)
+    if not _metadata(node).exists():
+        write_whole(_metadata(node), json.dumps({"instance_id": f"ins-{node}"}))
+
+
+def write_kernel_line(node: str, text: str, priority: int = KERNEL_WARNING) -> int:
+    """Append records, one for each line of text, to the node's kernel log; returns the last one's sequence number.
+
+    Raises BadConfigError for a node that does not run, LabError when its edge does not answer.
+    """
+    sequence = -1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.settimeout(ANSWER_LIMIT_S)
+        try:
+            line.connect(str(layout.node_home(node) / "control.sock"))
+        except OSError as error:
+            raise BadConfigError(f"{node} does not run, so it has no kernel log ({error})") from error
+        for record in text.splitlines() or [""]:
+            sequence = _append(line, node, record, priority)
+    return sequence
+
+
+def _append(line: socket.socket, node: str, text: str, priority: int) -> int:
+    try:
+        line.send(json.dumps({"text": text, "priority": priority}).encode())
+        return int(json.loads(line.recv(4096))["sequence"])
+    except (OSError, ValueError) as error:
+        raise LabError(f"the kernel log of {node} did not answer: {error}") from error
+
+
+def set_spot_notice(node: str, seconds: float | None) -> None:
+    """Announce that the cloud takes the node back in so many seconds; None takes the notice away.
+
+    Raises BadConfigError for a node that does not exist.
+    """
+    state = _state(node)
+    if seconds is None:
+        state.pop("termination_time", None)
+    else:
+        end = datetime.now(UTC) + timedelta(seconds=seconds)
+        state["termination_time"] = end.astimezone(CHINA).strftime("%Y-%m-%d %H:%M:%S")
+    write_whole(_metadata(node), json.dumps(state))
+
+
+def set_boot_id(node: str, boot_id: str | None = None) -> str:
+    """Give the node another boot id, a random one unless named; returns it.
+
+    The file is written in place: inside the node it is bound over /proc/sys/kernel/random/boot_id.
+    """
+    chosen = boot_id or str(uuid.uuid4())
+    (layout.node_fakes(node) / "boot_id").write_text(f"{chosen}\n")
+    return chosen
+
+
+def set_sysfs(node: str, path: str, value: str) -> None:
+    """Write one file of the node's fake sysfs tree; the path is relative to its `sys` folder."""
+    write_whole(layout.node_fakes(node) / "sys" / path, f"{value}\n")
+
+
+def _metadata(node: str) -> Path:
+    return layout.node_home(node) / "metadata.json"
+
+
+def _state(node: str) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(_metadata(node).read_text())
+    except FileNotFoundError:
+        raise BadConfigError(f"no node is called {node!r} in this lab") from None
+    return state

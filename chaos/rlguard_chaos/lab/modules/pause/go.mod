@@ -1,0 +1,3 @@
+module rlguard.io/lab/pause
+
+go 1.21
