@@ -10,6 +10,8 @@ from rlguard.errors import RlguardError
 
 COMMANDS = {
     "lab": ("rlguard_chaos.lab.cli", "a real multi-node Kubernetes on this machine, to try everything on"),
+    "chaos": ("rlguard_chaos.cli", "break a guarded job on purpose and judge how it recovers"),
+    "demo": ("rlguard_chaos.cli_demo", "five acts on the lab, beside the same job without rlguard"),
 }
 """Word -> (module with `register(parser)`, whose commands set `run`; help). A module is imported only when named."""
 

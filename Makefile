@@ -1,0 +1,50 @@
+# Everything a person or CI types. `make demo` and `make test` do all set-up themselves.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+USER_VENV := .venv-user
+BIN := $(VENV)/bin
+
+.PHONY: help demo test check unit bench lab-up lab-down clean
+help: ## what can be typed
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "rlguard needs Python 3.11 or newer; install it (Debian: apt-get install python3 python3-venv)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	touch $@
+
+# A user's own image: torch, and no rlguard.
+$(USER_VENV)/.ready: requirements-user.lock | $(VENV)/.ready
+	$(PYTHON) -m venv $(USER_VENV)
+	$(BIN)/uv pip install --python $(USER_VENV)/bin/python --require-hashes -r requirements-user.lock
+	touch $@
+
+demo: $(VENV)/.ready $(USER_VENV)/.ready ## a guarded job survives five acts on a real Kubernetes (root, Linux)
+	$(BIN)/rlguard demo
+
+check: $(VENV)/.ready ## format, lint, types, layers, unit and law tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/unit tests/law tests/world tests/shell tests/house
+
+test: check $(USER_VENV)/.ready ## all tests, those on the lab among them (root, Linux)
+	PYTHONPATH=$(CURDIR) $(USER_VENV)/bin/python -m pytest -v tests/torch
+	$(BIN)/pytest -v tests/lab
+
+bench: $(VENV)/.ready $(USER_VENV)/.ready ## every benchmark, as one table
+	$(BIN)/python benchmarks/all.py
+
+lab-up: $(VENV)/.ready $(USER_VENV)/.ready ## a real three-node Kubernetes on this machine
+	$(BIN)/rlguard lab up --nodes 3
+
+lab-down: $(VENV)/.ready ## remove it and everything it made
+	$(BIN)/rlguard lab down
+
+clean: ## remove what was built here (not the cache of the lab's programs)
+	rm -rf build dist $(VENV) $(USER_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

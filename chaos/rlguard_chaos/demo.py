@@ -1,0 +1,156 @@
+"""The demo: a guarded PPO job on the lab, five acts, and the same job without rlguard beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from rich.console import Console
+
+from rlguard.errors import RlguardError
+from rlguard_chaos import baseline, lab, report, steplog
+from rlguard_chaos.baseline import Bare
+from rlguard_chaos.experiment import Experiment, parse
+from rlguard_chaos.faults import Hands, Job
+from rlguard_chaos.install import install_chart
+from rlguard_chaos.judge import GroupSeen
+from rlguard_chaos.kubectl import Kubectl
+from rlguard_chaos.lab import Lab
+from rlguard_chaos.narrate import Narrator
+from rlguard_chaos.run import Act, GuardWatch, run_experiment, steady
+
+EXPERIMENTS: Final = Path(__file__).parent / "experiments"
+JOB: Final = "ppo"
+RANK_KILLED: Final = "rank-killed"
+LEADER_LOST: Final = "leader-lost"
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the acts are played on."""
+
+    lab: Lab
+    kubectl: Kubectl
+    narrator: Narrator
+    manifests: Path
+    job: dict[str, Any]
+
+    def twin(self, name: str, nodes: tuple[str, str] | None = None) -> Bare:
+        """A bare twin of the demo's job."""
+        return baseline.bare_twin(self.job, name, self.lab.shared, nodes)
+
+
+def experiments() -> list[Experiment]:
+    """The five acts, in order."""
+    return [load(path) for path in sorted(EXPERIMENTS.glob("[0-9]-*.yaml"))]
+
+
+def load(path: Path) -> Experiment:
+    """Read an experiment file. Raises BadConfigError with the place of the mistake."""
+    return parse(yaml.safe_load(path.read_text()), str(path))
+
+
+def run_demo(console: Console, root: Path, build: Path, *, keep: bool) -> int:
+    """Play all acts on a lab of three nodes; exit status 0 only if each recovered within its limits."""
+    with Narrator(console) as narrator:
+        try:
+            running = lab.up(3, say=lambda text: narrator.say("lab", text))
+            result = asyncio.run(_play(running, narrator, root))
+        finally:
+            if not keep:
+                lab.down(lambda text: narrator.say("lab", text))
+    figures, page = report.write(result, build)
+    console.print(report.table(result))
+    console.print(f"Figures: {figures}\nReport:  {page}")
+    return 0 if result.passed else 1
+
+
+async def _play(running: Lab, narrator: Narrator, root: Path) -> report.Report:
+    manifests = root / "examples" / "ppo"
+    kubectl = Kubectl(str(running.binaries / "kubectl"), str(running.kubeconfig))
+    job = yaml.safe_load((manifests / "job.yaml").read_text())
+    stage = Stage(running, kubectl, narrator, manifests, job)
+    narrator.title("Setting up")
+    installing = asyncio.create_task(install_chart(running, kubectl, root, narrator))
+    bare = await _bare_rank_killed(stage)
+    await installing
+    await _start_guarded(stage)
+    rows = await _acts(stage, bare)
+    return report.Report(tuple(rows), tuple(steplog.read(running.shared / "ppo-log" / "steps-rank0.jsonl")))
+
+
+async def _bare_rank_killed(stage: Stage) -> tuple[float, float | None]:
+    """The bare restart's seconds (the quicker of two), and the seconds to recover from a killed rank."""
+    twin = stage.twin("ppo-bare")
+    started = await baseline.start(stage.kubectl, twin, yaml.safe_dump(twin.manifest))
+    stage.narrator.say("bare", f"without rlguard: first step {started:.1f} s after the command started")
+    recovered, restarted = await baseline.kill_a_rank(stage.kubectl, twin)
+    took = report.seconds(recovered) or "more than the time it was watched"
+    stage.narrator.say("bare", f"without rlguard: a rank killed, first new step after {took}")
+    await baseline.stop(stage.kubectl, twin)
+    return min(started, restarted or started), recovered
+
+
+async def _start_guarded(stage: Stage) -> None:
+    for name in ("guard.yaml", "job.yaml"):
+        await stage.kubectl.run("apply", "-f", str(stage.manifests / name))
+    watch = GuardWatch(stage.kubectl, JOB, 0)
+    async with watch.running():
+        group = await steady(watch)
+    stage.narrator.say("running", f"the guarded job steps on {' and '.join(group.nodes)}")
+
+
+async def _acts(stage: Stage, bare: tuple[float, float | None]) -> list[report.Row]:
+    hands = Hands(stage.kubectl, Job(JOB), stage.lab)
+    rows: list[report.Row] = []
+    leader_lost: asyncio.Task[float | None] | None = None
+    for experiment in experiments():
+        if rows and not rows[-1].act.recovered:
+            rows.append(report.Row(_not_played(experiment, f"not played, because {rows[-1].act.name} failed")))
+            continue
+        twin = await _bare_beside_leader(stage) if experiment.name == LEADER_LOST else None
+        rows.append(report.Row(await _run(experiment, hands, stage.narrator)))
+        if twin is not None:
+            leader_lost = asyncio.create_task(baseline.watch_leader_lost(twin, rows[-1].act.injected_at))
+    return [await _beside(row, bare, leader_lost) for row in rows]
+
+
+async def _beside(
+    row: report.Row, bare: tuple[float, float | None], lost: asyncio.Task[float | None] | None
+) -> report.Row:
+    """The row with what the bare job did under the same fault."""
+    if row.act.name == RANK_KILLED:
+        return replace(row, bare_restart_s=bare[0], baseline_s=bare[1], baseline_watched_s=baseline.RECOVER_WITHIN)
+    if row.act.name == LEADER_LOST and lost is not None:
+        return replace(row, baseline_s=await lost, baseline_watched_s=baseline.LEADER_WATCHED)
+    return row
+
+
+async def _bare_beside_leader(stage: Stage) -> Bare:
+    """A bare twin whose leader shares the node of the guarded leader, so that one fault hits both."""
+    group = await _now(stage)
+    twin = stage.twin("ppo-bare-leader", (group.nodes[0], group.nodes[-1]))
+    await baseline.start(stage.kubectl, twin, yaml.safe_dump(twin.manifest))
+    return twin
+
+
+async def _now(stage: Stage) -> GroupSeen:
+    watch = GuardWatch(stage.kubectl, JOB, 0)
+    async with watch.running():
+        return await steady(watch)
+
+
+async def _run(experiment: Experiment, hands: Hands, narrator: Narrator) -> Act:
+    try:
+        return await run_experiment(experiment, hands, narrator)
+    except RlguardError as error:
+        narrator.say("failed", str(error))
+        return _not_played(experiment, str(error))
+
+
+def _not_played(experiment: Experiment, reason: str) -> Act:
+    return Act(experiment.name, experiment.title, recovered=False, reason=reason, injected_at=time.time())
