@@ -1,0 +1,167 @@
+"""The training loop's three calls: resume, step, close. Without a sidecar each is next to nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rlguard.train import pages, slot
+from rlguard.train.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LINES: Final = 20
+"""A fault that comes with every step must not fill the log."""
+
+
+class Guard:
+    """Keeps `parts` (name -> module, optimizer, dict, or object with state_dict and load_state_dict) safe.
+
+    Build it after the process group and the wrapped model, the same on every rank; then `step = guard.resume()`,
+    `guard.step(step)` after each finished step, `guard.close()` at the end. Steps count finished ones: 0 before the
+    first. Raises TypeError for a part that cannot be kept.
+    """
+
+    def __init__(self, parts: dict[str, Any], environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._finished = False
+        self._answered = 0
+        self._lines = _LINES
+        self._seat = _seat(self._environment)
+        self._writer: pages.RankWriter | None = None
+        if self._seat is None:
+            return
+        self._state = State(parts)
+        self._slots: dict[int, slot.SlotWriter] = {}
+        self._peek = pages.ControlPeek(self._seat.shm)
+        try:
+            self._writer = pages.RankWriter(self._seat.shm, self._seat.local_rank, _first_page(self._seat))
+        except OSError as error:
+            self._say(f"no page in {self._seat.shm}, so no heartbeat and no staging: {error}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the loop has said that it is done."""
+        return self._finished
+
+    def resume(self) -> int:
+        """Load what this start was told to resume from, in place; returns its step, 0 when there is nothing.
+
+        Ends the process with status 1 and a line on stderr when that very checkpoint can't be read: another step
+        would be another history than the other ranks'.
+        """
+        order = json.loads(self._environment.get("RLGUARD_RESUME", "null"))
+        if self._seat is None or order is None:
+            return 0
+        step_text, _, incarnation = str(order["checkpoint"]).partition("@")
+        step, failures = int(step_text), []
+        for place in _places(order):
+            try:
+                tensors, objects = self._read(place, (incarnation, step))
+                fresh = self._state.load(tensors, objects)
+            except (slot.NotThereError, RuntimeError, ValueError, KeyError) as error:
+                failures.append(str(error))
+                continue
+            self._tell_resumed(step, incarnation, place, fresh)
+            return step
+        sys.exit(f"rlguard: cannot resume from {order['checkpoint']}: {'; '.join(failures) or 'no place was named'}")
+
+    def step(self, step: int, *, nan: bool = False) -> None:
+        """Say that `step` is finished, and stage it if it is the one asked for. `nan`: its loss was no number."""
+        writer = self._writer
+        if writer is None:
+            return
+        writer.beat(step, pages.boottime_ns())
+        if nan:
+            writer.update(nan=True)
+        if self._peek.order() != self._answered:
+            self._answer(writer, step)
+
+    def close(self) -> None:
+        """Say that training is finished."""
+        self._finished = True
+        if self._writer is not None:
+            self._writer.update(finished=True)
+            self._writer.close()
+            self._writer = None
+
+    def _answer(self, writer: pages.RankWriter, step: int) -> None:
+        seat = self._seat
+        try:
+            order = pages.read_control(seat.shm) if seat else None
+        except (OSError, pages.PageError) as error:
+            self._say(f"cannot read the sidecar's page: {error}")
+            return
+        if seat is None or order is None or order.incarnation != seat.incarnation or order.step > step:
+            return
+        result = pages.StageResult.PAST if order.step < step else self._stage(order)
+        writer.update(order=order.order, stage_step=order.step, slot=order.slot, result=result)
+        self._answered = order.order
+
+    def _stage(self, order: pages.ControlPage) -> pages.StageResult:
+        try:
+            if order.slot not in self._slots:
+                self._slots[order.slot] = slot.SlotWriter(self._seat, order.slot)  # type: ignore[arg-type] # staging has a seat
+            self._slots[order.slot].write(self._state, order.step)
+        except slot.NoRoomError as error:
+            self._say(f"step {order.step} is not staged: {error}")
+            return pages.StageResult.SKIPPED
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 # training goes on; CheckpointException is no Exception
+            self._say(f"staging step {order.step} failed: {error!r}")
+            return pages.StageResult.FAILED
+        return pages.StageResult.STAGED
+
+    def _read(self, place: int | Path, checkpoint: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._seat is None:
+            raise slot.NotThereError("no shared memory")
+        if isinstance(place, int):
+            return slot.read_slot(self._seat, place, checkpoint, self._state)
+        return slot.read_directory(place, self._seat, self._state)
+
+    def _tell_resumed(self, step: int, incarnation: str, place: int | Path, fresh: list[str]) -> None:
+        where = f"memory slot {place}" if isinstance(place, int) else place
+        started = f"; started fresh, as this rank is new: {', '.join(fresh)}" if fresh else ""
+        self._say(f"resumed {step}@{incarnation} from {where}{started}")
+        if self._writer is not None:
+            self._writer.update(step=step)
+
+    def _say(self, line: str) -> None:
+        if self._lines > 0:
+            self._lines -= 1
+            rank = self._seat.rank if self._seat else 0
+            print(f"rlguard: rank {rank}: {line[:500]}", file=sys.stderr, flush=True)  # noqa: T201 # the user's log
+
+
+def _seat(environment: Mapping[str, str]) -> slot.Seat | None:
+    shm, incarnation = environment.get("RLGUARD_SHM"), environment.get("RLGUARD_INCARNATION")
+    if not shm or not incarnation or not Path(shm).is_dir():
+        return None
+    rank, world = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    local, local_world = int(environment.get("LOCAL_RANK", "0")), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    return slot.Seat(Path(shm), incarnation, rank, world, local, local_world)
+
+
+def _first_page(seat: slot.Seat) -> pages.RankPage:
+    return pages.RankPage(
+        incarnation=seat.incarnation,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        local_world_size=seat.local_world_size,
+        pid=os.getpid(),
+        heartbeat_ns=pages.boottime_ns(),
+        hook=True,
+        reshardable=True,
+    )
+
+
+def _places(order: dict[str, Any]) -> list[int | Path]:
+    """List where to look, nearest first: each holds the same checkpoint or nothing that may be used."""
+    memory = [] if order.get("slot") is None else [int(order["slot"])]
+    disk = [] if order.get("directory") is None else [Path(order["directory"])]
+    return [*memory, *disk]
