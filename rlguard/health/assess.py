@@ -1,0 +1,302 @@
+"""The verdict on one node: facts of the sources are folded into a view, and the view is judged at a moment. Pure.
+
+- The same fault is one fault, however often and in whatever order it is told; its notice has one id for one boot.
+- A fault of a device is gone only with another boot, which is another view; one of a process is forgotten after a
+  while; one that another wrote onto the Node stands as long as it stands there.
+- Blind is UNKNOWN: a source that has not answered lately, and a hole in the kernel log that nobody can fill.
+
+All moments are seconds of this machine's CLOCK_BOOTTIME.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from rlguard.decision import Decision
+from rlguard.health import spot
+from rlguard.health.faults import NODE, Fault
+from rlguard.messages import AgentReport
+from rlguard.model import Notice, Repair, Scope, Severity, Verdict
+
+PROCESS_FAULT_KEPT: Final = 600.0
+"""Seconds after which a fault of one process, not seen again, says nothing about the node any more."""
+FAULT_LIMIT: Final = 256
+"""Kinds of faults kept; with so many the verdict stands, and who can write such lines must not fill our memory."""
+RANK: Final[Mapping[Severity, int]] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.FATAL: 2}
+
+
+class Source(StrEnum):
+    """Where facts come from."""
+
+    KERNEL = "kernel-log"
+    METADATA = "metadata"
+    NODE = "node-object"
+
+
+PATIENCE: Final[Mapping[Source, float]] = {Source.KERNEL: 15.0, Source.METADATA: 10.0, Source.NODE: 90.0}
+"""A source whose last answer is older, in seconds, is blind; each answers several times within that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The source has looked, just now, and saw nothing new."""
+
+    source: Source
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CannotLook:
+    """The source could not look; `reason` says why and what to do."""
+
+    source: Source
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRead:
+    """The kernel log up to `position`: the faults its records tell, and how often records were missing."""
+
+    at: float
+    position: int | None
+    faults: tuple[Fault, ...]
+    gaps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CloudSaid:
+    """An answer of the cloud's metadata server."""
+
+    at: float
+    answer: spot.Answer
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """Everything that stands against the node on its Node object."""
+
+    at: float
+    faults: tuple[Fault, ...]
+
+
+Fact = Answered | CannotLook | KernelRead | CloudSaid | NodeSeen
+FaultKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A fault, and when it was first and last seen."""
+
+    fault: Fault
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is known of one node on one boot. `sources` are those configured."""
+
+    node: str
+    boot_id: str
+    sources: frozenset[Source]
+    faults: Mapping[FaultKey, Standing] = field(default_factory=dict)
+    on_node: tuple[Fault, ...] = ()
+    answered: Mapping[Source, float] = field(default_factory=dict)
+    problems: Mapping[Source, str] = field(default_factory=dict)
+    position: int | None = None
+    gaps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What must outlive the agent's process: what it knows of this boot and its sources will not tell again."""
+
+    boot_id: str
+    position: int | None
+    gaps: int
+    faults: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The Node condition: status `True`, `False` or `Unknown`, the code of the worst fault, and words for people."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The one action of `decide`: what to tell (sidecars, controller), to write (Node) and to keep (own disk)."""
+
+    report: AgentReport
+    condition: Condition
+    memory: Memory
+
+
+def recall(view: View, memory: Memory | None) -> View:
+    """A fresh view with what was known before, if it was known of this boot."""
+    if memory is None or memory.boot_id != view.boot_id:
+        return view
+    faults = {(standing.fault.code, standing.fault.device): standing for standing in memory.faults[:FAULT_LIMIT]}
+    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps)
+
+
+def fold(view: View, fact: Fact) -> View:
+    """The view with one more fact in it."""
+    match fact:
+        case Answered(source, at):
+            return _answered(view, source, at)
+        case CannotLook(source, reason):
+            return dataclasses.replace(view, problems={**view.problems, source: reason})
+        case KernelRead():
+            return _fold_kernel(view, fact)
+        case CloudSaid():
+            return _fold_cloud(view, fact)
+        case NodeSeen(at, faults):
+            return dataclasses.replace(_answered(view, Source.NODE, at), on_node=faults)
+
+
+def _answered(view: View, source: Source, at: float) -> View:
+    newest = max(at, view.answered.get(source, at))
+    problems = {other: why for other, why in view.problems.items() if other is not source}
+    return dataclasses.replace(view, answered={**view.answered, source: newest}, problems=problems)
+
+
+def _fold_kernel(view: View, fact: KernelRead) -> View:
+    seen = _answered(view, Source.KERNEL, fact.at)
+    position = max((p for p in (view.position, fact.position) if p is not None), default=None)
+    faults = _with(view.faults, fact.faults, fact.at)
+    return dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps, faults=faults)
+
+
+def _fold_cloud(view: View, fact: CloudSaid) -> View:
+    match fact.answer:
+        case spot.Unreadable(reason):
+            return fold(view, CannotLook(Source.METADATA, reason))
+        case spot.NoNotice():
+            return _answered(view, Source.METADATA, fact.at)
+        case spot.Reclaim(seconds_left):
+            deadline = float(round(fact.at + seconds_left))
+            fault = Fault(
+                "spot-reclaim",
+                NODE,
+                Severity.FATAL,
+                Scope.NODE,
+                Repair.REPLACE,
+                "the cloud takes this spot instance back",
+                deadline,
+            )
+            seen = _answered(view, Source.METADATA, fact.at)
+            return dataclasses.replace(seen, faults=_with(view.faults, (fault,), fact.at))
+
+
+def _with(known: Mapping[FaultKey, Standing], new: tuple[Fault, ...], at: float) -> Mapping[FaultKey, Standing]:
+    told = [fault for fault in new if fault.severity is not Severity.INFO]
+    if not told:
+        return known
+    merged = dict(known)
+    for fault in told:
+        key, standing = (fault.code, fault.device), Standing(fault, at, at)
+        merged[key] = _merge(merged[key], standing) if key in merged else standing
+    return _bounded(merged)
+
+
+def _merge(one: Standing, other: Standing) -> Standing:
+    """The two as one, whichever came first: the worse, else the earlier telling, and the earlier deadline."""
+    worse = min(
+        one, other, key=lambda standing: (-RANK[standing.fault.severity], standing.first, standing.fault.detail)
+    )
+    deadlines = [d for d in (one.fault.deadline, other.fault.deadline) if d is not None]
+    fault = dataclasses.replace(worse.fault, deadline=min(deadlines, default=None))
+    return Standing(fault, min(one.first, other.first), max(one.last, other.last))
+
+
+def _bounded(faults: dict[FaultKey, Standing]) -> dict[FaultKey, Standing]:
+    if len(faults) <= FAULT_LIMIT:
+        return faults
+    kept = sorted(faults.items(), key=lambda item: (-RANK[item[1].fault.severity], item[1].first, item[0]))
+    return dict(kept[:FAULT_LIMIT])
+
+
+def decide(view: View, now: float) -> Decision:
+    """Judge the view at `now`. The one action is an Assessment; `why` is the Verdict."""
+    standing = {key: one for key, one in view.faults.items() if not _forgotten(one, now)}
+    faults = sorted(_all_faults(view, standing), key=_worst_first)
+    blind = blindness(view, now)
+    verdict = _verdict(faults, blind)
+    notices = tuple(_notice(view, fault, now) for fault in faults)
+    assessment = Assessment(
+        AgentReport(view.node, view.boot_id, verdict, notices),
+        _condition(verdict, faults, blind),
+        Memory(view.boot_id, view.position, view.gaps, tuple(standing[key] for key in sorted(standing))),
+    )
+    return Decision((assessment,), verdict, _wake_at(view, now))
+
+
+def blindness(view: View, now: float) -> tuple[str, ...]:
+    """Why not everything can be seen at `now`, in words; empty when all is in sight."""
+    reasons = [_blind(view, source, now) for source in sorted(view.sources)]
+    if view.gaps:
+        reasons.append(f"{Source.KERNEL}: records were overwritten before they were read; a fault may be among them")
+    return tuple(reason for reason in reasons if reason)
+
+
+def _blind(view: View, source: Source, now: float) -> str:
+    last = view.answered.get(source)
+    if last is not None and now - last <= PATIENCE[source]:
+        return ""
+    return f"{source}: {view.problems.get(source, 'no answer yet' if last is None else 'no answer lately')}"
+
+
+def _forgotten(one: Standing, now: float) -> bool:
+    return one.fault.scope is Scope.PROCESS and now - one.last > PROCESS_FAULT_KEPT
+
+
+def _all_faults(view: View, standing: Mapping[FaultKey, Standing]) -> list[Fault]:
+    return [*(one.fault for one in standing.values()), *view.on_node]
+
+
+def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:
+    return -RANK[fault.severity], fault.deadline is not None, fault.code, fault.device
+
+
+def _verdict(faults: list[Fault], blind: tuple[str, ...]) -> Verdict:
+    fatal = [fault for fault in faults if fault.severity is Severity.FATAL]
+    if any(fault.deadline is None for fault in fatal):
+        return Verdict.LOST
+    if fatal:
+        return Verdict.LEAVING
+    if blind:
+        return Verdict.UNKNOWN
+    return Verdict.DEGRADED if any(_degrades(fault) for fault in faults) else Verdict.HEALTHY
+
+
+def _degrades(fault: Fault) -> bool:
+    return fault.severity is Severity.WARNING and fault.scope is not Scope.PROCESS
+
+
+def _notice(view: View, fault: Fault, now: float) -> Notice:
+    left = None if fault.deadline is None else round(max(0.0, fault.deadline - now), 1)
+    name = f"{view.boot_id[:8]}/{fault.code}/{fault.device}"
+    return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, fault.detail, left)
+
+
+def _condition(verdict: Verdict, faults: list[Fault], blind: tuple[str, ...]) -> Condition:
+    if verdict is Verdict.UNKNOWN:
+        return Condition("Unknown", "blind", "; ".join(blind)[:1000])
+    status = "True" if verdict in (Verdict.HEALTHY, Verdict.DEGRADED) else "False"
+    told = [fault for fault in faults if fault.severity is Severity.FATAL or _degrades(fault)]
+    if not told:
+        return Condition(status, "no-fault-known", "")
+    return Condition(status, told[0].code, "; ".join(f"{f.device}: {f.detail}" for f in told)[:1000])
+
+
+def _wake_at(view: View, now: float) -> float | None:
+    ends = [view.answered[source] + PATIENCE[source] for source in view.sources if source in view.answered]
+    return min((end for end in ends if end > now), default=None)
