@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class RlguardError(Exception):
     """Base of all errors that rlguard raises on purpose."""
@@ -23,5 +25,36 @@ class TransientError(RlguardError):
     """Worth another try, within bounds."""
 
 
+class TornReadError(TransientError):
+    """A slot changed while it was being copied (M2): the copy is thrown away, another stage may be tried."""
+
+
+class StoreState(StrEnum):
+    """Why the checkpoint root refused, as status and metrics name it."""
+
+    FULL = "Full"
+    QUOTA = "QuotaExceeded"
+    READ_ONLY = "ReadOnly"
+    DENIED = "Denied"
+    STALE = "StaleHandle"
+    IO_ERROR = "IoError"
+    MISSING = "Missing"
+    NO_HARD_LINKS = "NoHardLinks"
+    NOT_VISIBLE = "CheckpointNotVisible"
+    HUNG = "Hung"
+    FAILED = "Failed"
+
+
 class StoreError(RlguardError):
-    """The checkpoint root refused or failed an operation; the message carries path and errno."""
+    """The checkpoint root refused or failed an operation; the message carries path, errno and what to do."""
+
+    def __init__(self, message: str, state: StoreState = StoreState.FAILED) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class StoreHungError(StoreError):
+    """The checkpoint root does not answer; the process that waited for it was killed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, StoreState.HUNG)

@@ -21,22 +21,28 @@ def what_to_prune(
     claims: Iterable[Incarnation],
     own: Incarnation,
     committed: Collection[CheckpointId],
+    whole: Collection[CheckpointId],
     keep: int,
 ) -> tuple[CheckpointId, ...]:
     """C7: what the newest coordinator may move to trash, oldest first.
 
-    Never a record's parent, never the newest `keep` (at least two) on the chain. Until the own record is the newest
+    `whole`: those of `committed` whose manifest verifies. Never a record's parent, never the newest `keep` (at least
+    two) whole ones on the chain, nor anything on the chain newer than those. Until the own record is the newest
     nothing is known to be off the chain, so nothing goes. Raises FencedError on a newer claim.
     """
     newer = is_void(claims, own)
     if newer is not None:
         raise FencedError(f"{own} may prune nothing: {newer} has been claimed")
-    if max(records, default=None) != own:
+    valid = sorted(checkpoint for checkpoint in whole if on_chain(records, checkpoint))
+    if max(records, default=None) != own or not valid:
         return ()
-    valid = sorted(checkpoint for checkpoint in committed if on_chain(records, checkpoint))
-    kept = set(valid[-max(keep, ALWAYS_KEPT) :])
-    kept |= {record.parent for record in records.values() if record.parent is not None}
-    return tuple(sorted(checkpoint for checkpoint in committed if checkpoint not in kept))
+    oldest_kept = valid[-max(keep, ALWAYS_KEPT) :][0]
+    parents = {record.parent for record in records.values()}
+    return tuple(
+        checkpoint
+        for checkpoint in sorted(set(committed) - parents)
+        if checkpoint < oldest_kept or not on_chain(records, checkpoint)
+    )
 
 
 def ripe(first_seen: Mapping[str, float], now: float) -> tuple[str, ...]:

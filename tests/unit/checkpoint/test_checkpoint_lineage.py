@@ -151,19 +151,26 @@ def test_c2_a_newer_claim_makes_a_rename_void() -> None:
 def test_c7_parents_and_the_last_two_valid_stay() -> None:
     records = lineage(i1_1=None, i1_2="20@1.1")
     committed = ckpts("10@1.1", "20@1.1", "30@1.1", "30@1.2", "40@1.2", "50@1.2")
-    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, keep=1) == tuple(
+    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, committed, keep=1) == tuple(
         ckpts("10@1.1", "30@1.1", "30@1.2")
     )
-    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, keep=3) == tuple(ckpts("10@1.1", "30@1.1"))
+    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, committed, keep=3) == tuple(ckpts("10@1.1", "30@1.1"))
 
 
 def test_c7_a_pruner_stops_on_a_newer_claim() -> None:
     with pytest.raises(FencedError, match=r"2\.1"):
-        what_to_prune(lineage(i1_1=None), [inc("1.1"), inc("2.1")], inc("1.1"), ckpts("1@1.1"), keep=2)
+        what_to_prune(lineage(i1_1=None), [inc("1.1"), inc("2.1")], inc("1.1"), ckpts("1@1.1"), ckpts("1@1.1"), keep=2)
 
 
 def test_c7_nothing_goes_before_the_own_record_says_what_is_off_the_chain() -> None:
-    assert what_to_prune(lineage(i1_1=None), [inc("2.1")], inc("2.1"), ckpts("1@1.1", "2@1.1", "3@1.1"), keep=2) == ()
+    committed = ckpts("1@1.1", "2@1.1", "3@1.1")
+    assert what_to_prune(lineage(i1_1=None), [inc("2.1")], inc("2.1"), committed, committed, keep=2) == ()
+
+
+def test_c7_a_broken_checkpoint_does_not_count_as_one_of_the_last_two() -> None:
+    committed = ckpts("1@1.1", "2@1.1", "3@1.1", "4@1.1")
+    whole = ckpts("1@1.1", "2@1.1", "4@1.1")
+    assert what_to_prune(lineage(i1_1=None), [inc("1.1")], inc("1.1"), committed, whole, keep=2) == (ckpt("1@1.1"),)
 
 
 def test_c7_trash_is_emptied_an_hour_after_it_was_first_seen() -> None:
