@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+from rlguard.decision import Decision
+
+__all__ = ["Decision", "Driver"]
 
 V = TypeVar("V")
 F = TypeVar("F")
@@ -18,18 +21,8 @@ QUEUE_LIMIT: Final = 1024
 """Facts that may wait. Facts are snapshots, so when a shell is flooded the oldest can go: a newer one follows."""
 IDLE_WAIT: Final = 1.0
 """Decide at least this often, in seconds, even if no fact came and no wake-up was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do now, why (an enum member or None), and when to ask again (same clock as `now`, None: no hurry).
-
-    Actions are idempotent: the same decision may come again before the outcome of its actions is known.
-    """
-
-    actions: tuple[Any, ...]
-    why: Any
-    wake_at: float | None
+LEAST_WAIT: Final = 0.01
+"""And no more often than this without a fact: a core that asks for a moment gone by must not starve the shell."""
 
 
 class Driver(Generic[V, F]):
@@ -66,7 +59,7 @@ class Driver(Generic[V, F]):
             await self._wait(decision.wake_at)
 
     async def _wait(self, wake_at: float | None) -> None:
-        patience = IDLE_WAIT if wake_at is None else min(IDLE_WAIT, max(0.0, wake_at - self._now()))
+        patience = IDLE_WAIT if wake_at is None else min(IDLE_WAIT, max(LEAST_WAIT, wake_at - self._now()))
         try:
             fact = await asyncio.wait_for(self._facts.get(), patience)
         except TimeoutError:

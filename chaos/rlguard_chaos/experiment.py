@@ -32,7 +32,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One fault. `target`: `leader`, `worker`, `avoided` (nodes on the avoid list) or a name given before with `named`."""
+    """One fault. `target`: `leader`, `worker`, `avoided` (all nodes on the avoid list) or a name given by `named`."""
 
     fault: Fault
     target: str = ""
