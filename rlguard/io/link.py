@@ -79,8 +79,15 @@ class LinkState:
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
+def _unheeded(_open: bool) -> None:
+    pass
+
+
 class Dialler:
-    """Keeps one link to whatever `target()` names open, for ever. `target` may change or be None (not known yet)."""
+    """Keeps one link to whatever `target()` names open, for ever. `target` may change or be None (not known yet).
+
+    `on_change` is told when the link opens and when it has closed.
+    """
 
     def __init__(
         self,
@@ -88,8 +95,10 @@ class Dialler:
         context: Callable[[], ssl.SSLContext | None],
         outbox: Outbox,
         on_message: Callable[[Message], None],
+        on_change: Callable[[bool], None] = _unheeded,
     ) -> None:
         self.state = LinkState()
+        self._on_change = on_change
         self._target = target
         self._context = context
         self._outbox = outbox
@@ -124,10 +133,12 @@ class Dialler:
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse, target: Target) -> None:
         self.state.open, self.state.opened = True, self.state.opened + 1
+        self._on_change(True)  # noqa: FBT003 - open
         try:
             await converse(socket, self._outbox, self._receive, lambda: self._target() == target)
         finally:
             self.state.open = False
+            self._on_change(False)  # noqa: FBT003 - closed
 
     def _receive(self, text: str | bytes) -> None:
         try:

@@ -1,0 +1,102 @@
+"""The coordinator's shell, in the leader pod: tells its core facts, performs what it decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from rlguard.group.coordinator import decide, fold, initial
+
+from rlguard.drive import Decision, Driver
+from rlguard.group import facts
+from rlguard.group.facts import CoordinatorFact, Operation
+from rlguard.io.clock import wall
+from rlguard.messages import Grant, GroupReport, MemberReport, Order
+from rlguard_sidecar.peers import Roster
+from rlguard_sidecar.storeactions import StoreActions
+from rlguard_sidecar.whys import Whys
+
+WALL_EVERY: Final = 60.0
+
+
+class Coordinator:
+    """Runs the core. `publish` takes the newest report for the controller, `own_order` the leader pod's own order."""
+
+    def __init__(
+        self,
+        actions: StoreActions,
+        roster: Roster,
+        publish: Callable[[GroupReport], None],
+        own_order: Callable[[str, Order], None],
+        now: Callable[[], float],
+        log: Any,
+    ) -> None:
+        self._actions = actions
+        self._roster = roster
+        self._publish = publish
+        self._own_order = own_order
+        self._now = now
+        self._log = log
+        self._whys = Whys(log, "coordinator")
+        self._running: dict[Operation, asyncio.Task[None]] = {}
+        self._driver: Driver[Any, CoordinatorFact] = Driver(initial(), fold, decide, self._perform, now)
+
+    def heard(self, report: MemberReport) -> None:
+        """A member's report."""
+        self.tell(facts.MemberHeard(self._now(), report))
+
+    def granted(self, grant: Grant) -> None:
+        """The controller's word."""
+        self.tell(facts.GrantHeard(self._now(), grant))
+
+    def tell(self, fact: CoordinatorFact) -> None:
+        """Any other fact."""
+        self._driver.tell(fact)
+
+    async def run(self) -> None:
+        """Coordinate, for ever. An error in an action's task ends it too: the process starts afresh."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._tell_wall(), name="wall-clock")
+            tasks.create_task(self._driver.run(), name="coordinator-driver")
+
+    async def _tell_wall(self) -> None:
+        while True:
+            self.tell(facts.WallClock(self._now(), wall()))
+            await asyncio.sleep(WALL_EVERY)
+
+    async def _perform(self, decision: Decision) -> None:
+        self._whys.note(decision)
+        for action in decision.actions:
+            self._start(action)
+
+    def _start(self, action: Any) -> None:
+        match action:
+            case facts.Advance():
+                self.tell(facts.Ticked(self._now()))
+            case facts.SendOrder():
+                self._roster.box(action.uid).publish(action.order)
+                self._own_order(action.uid, action.order)
+            case facts.Publish():
+                self._publish(action.report)
+            case _:
+                self._start_store(action)
+
+    def _start_store(self, action: Any) -> None:
+        operation = self._actions.operation(action)
+        if operation is None:
+            raise TypeError(f"the core asks for what nobody does: {action!r:.200}")
+        if operation in self._running:
+            return
+        self._log.info("does", operation=operation.value)
+        self._running[operation] = self._tasks.create_task(self._do(operation, action), name=operation.value)
+
+    async def _do(self, operation: Operation, action: Any) -> None:
+        try:
+            fact = await self._actions.do(action)
+        finally:
+            del self._running[operation]
+        if isinstance(fact, facts.StoreFailed):
+            self._log.warning("failed", operation=operation.value, problem=fact.detail)
+        self.tell(fact)

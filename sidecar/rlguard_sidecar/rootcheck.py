@@ -1,0 +1,58 @@
+"""`python -m rlguard_sidecar.rootcheck VOLUME`: can the volume be used. A process of its own: a hung one is killed.
+
+Prints one sentence that says what is wrong, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+PATIENCE: Final = 10.0
+"""Seconds after which a look at the volume is hung."""
+
+
+def problem_of(volume: Path) -> str:
+    """What keeps the sidecar from writing there, empty if nothing. Writes nothing itself."""
+    if not volume.is_dir():
+        return f"not mounted: {volume} does not exist; mount the volume there or make the folder on it"
+    state = os.statvfs(volume)
+    if state.f_flag & os.ST_RDONLY:
+        return f"read-only: {volume}; mount the volume read-write"
+    if state.f_bavail == 0:
+        return f"full: {volume}; free space on it"
+    if not os.access(volume, os.W_OK | os.X_OK):
+        return f"not writable: {volume} for user {os.geteuid()}; give it write permission"
+    return ""
+
+
+async def check(volume: Path) -> str:
+    """Look from a child process; a child that hangs is killed and left to the kernel."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rlguard_sidecar.rootcheck", str(volume), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            output, _ = await child.communicate()
+    except TimeoutError:
+        return f"hung: {volume} does not answer; check its server and this node's mount"
+    finally:
+        if child.returncode is None:
+            child.kill()
+    return output.decode().strip() if child.returncode == 0 else f"{volume} cannot be looked at"
+
+
+def main() -> None:
+    """Look and say."""
+    try:
+        problem = problem_of(Path(sys.argv[1]))
+    except OSError as error:
+        problem = f"{error.strerror}: {sys.argv[1]}"
+    sys.stdout.write(problem)
+
+
+if __name__ == "__main__":
+    main()
