@@ -77,7 +77,7 @@ def wait_for_api() -> None:
 
 
 def wait_for_lws() -> None:
-    """Wait until an LWS applied now is taken: definition served, webhooks answering.
+    """Wait until an LWS applied now is taken: definition served, webhooks answering, pods admitted.
 
     Raises LabError when they do not in time.
     """
@@ -214,13 +214,20 @@ def _write_configurations() -> None:
 
 def corefile() -> str:
     """Two name servers: the cluster's, and the nodes' own, which knows no cluster name, as on a real cluster."""
-    hosts = f"  hosts {{\n    {layout.METADATA_ADDRESSES[0]} metadata.tencentyun.com\n    fallthrough\n  }}\n"
-    rest = "  template ANY ANY {\n    rcode NXDOMAIN\n  }\n"
-    kubernetes = (
-        f"  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {layout.ADMIN_KUBECONFIG} lab\n    ttl 1\n  }}\n"
-    )
-    cluster = f".:53 {{\n  bind {layout.CLUSTER_DNS}\n{hosts}{kubernetes}{rest}}}\n"
-    return f"{cluster}.:53 {{\n  bind {layout.NODE_DNS}\n{hosts}{rest}}}\n"
+    return f"""cluster.local:53 in-addr.arpa:53 {{
+  bind {layout.CLUSTER_DNS}
+  kubernetes {{
+    kubeconfig {layout.ADMIN_KUBECONFIG} lab
+    ttl 1
+  }}
+}}
+.:53 {{
+  bind {layout.CLUSTER_DNS} {layout.NODE_DNS}
+  hosts {{
+    {layout.METADATA_ADDRESSES[0]} metadata.tencentyun.com
+  }}
+}}
+"""
 
 
 def _create_objects(binaries: Path) -> None:
@@ -249,6 +256,8 @@ def lws_webhooks(manifests: str, authority: bytes) -> Sequence[Mapping[str, Any]
 
 
 def _takes_lws() -> bool:
+    if api.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] >= api.ERROR:
+        return False  # no pod is taken before the controllers have made it
     container = {"name": "probe", "image": layout.PAUSE_IMAGE}
     body = {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",

@@ -213,15 +213,16 @@ def _mend(say: Callable[[str], None]) -> None:
 
 def _remove_everything() -> None:
     """Found by fixed names alone, so that it does not matter how far a start or an earlier removal got."""
-    processes.kill()
+    killed = processes.kill()
     for _ in range(REMOVE_TRIES):
         for point in mounts_under(layout.STATE):
-            attempt("umount", "--lazy", point)
+            attempt("umount", "--no-mtab", "--lazy", point)
     for link in Path("/sys/class/net").iterdir():
         if link.name.startswith(layout.VETH) or link.name == layout.BRIDGE:
             attempt("ip", "link", "delete", link.name)
     processes.remove_groups()
     _remove_folder()
+    processes.wait_buried(killed)
 
 
 def _remove_folder() -> None:

@@ -59,6 +59,7 @@ class Node:
         fakes.prepare(self.name)
         fakes.set_boot_id(self.name)
         nodefiles.write(self.name, self.binaries, production_timers=self.production_timers)
+        processes.create_groups(self.name)
         self._create_namespaces()
         self._connect()
         self._start("edge", nodefiles.edge_command(self.name))
@@ -181,7 +182,7 @@ class Node:
         for kind in NAMESPACE_KINDS:
             file = layout.NAMESPACES / f"{self.name}.{kind}"
             if file.exists():
-                attempt("umount", "--lazy", file)
+                attempt("umount", "--no-mtab", "--lazy", file)
                 file.unlink()
         (self.home / "containerd.sock").unlink(missing_ok=True)
         shutil.rmtree(self.home / "cover", ignore_errors=True)
@@ -191,8 +192,8 @@ def private_folder(folder: Path) -> None:
     """Make the folder a private mount, as it must be to hold mount namespaces."""
     folder.mkdir(parents=True, exist_ok=True)
     if not attempt("mountpoint", "-q", folder):
-        call("mount", "--bind", folder, folder)
-        call("mount", "--make-private", folder)
+        call("mount", "--no-mtab", "--bind", folder, folder)
+        call("mount", "--no-mtab", "--make-private", folder)
 
 
 def _answers(address: Path) -> bool:

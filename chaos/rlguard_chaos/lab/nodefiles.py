@@ -151,7 +151,7 @@ def kubelet(node: str, *, production_timers: bool) -> dict[str, Any]:
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{layout.CGROUP}/{node}",  # by this the lab finds the containers' processes
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "failCgroupV1": False,

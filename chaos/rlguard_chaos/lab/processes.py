@@ -20,11 +20,12 @@ from rlguard_chaos.lab import layout
 from rlguard_chaos.lab.host import LabError, call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MOUNT = Path("/sys/fs/cgroup")
 CONTROL_PLANE = "control-plane"
 DEATH_LIMIT_S = 15.0
+BURIAL_LIMIT_S = 5.0
 JOIN = 'echo 0 > "$1/cgroup.procs" && shift && exec setsid --fork "$@"'
 
 
@@ -106,15 +107,19 @@ def running() -> dict[str, int]:
     return found
 
 
-def kill(owner: str = "") -> None:
+def kill(owner: str = "") -> frozenset[int]:
     """SIGKILL everything of the owner at one moment: frozen first, so that no part sees another die.
+
+    Returns the process ids.
 
     Raises LabError when a process survives, as one in an uninterruptible wait does.
     """
     deadline = time.monotonic() + DEATH_LIMIT_S
+    killed: set[int] = set()
     with contextlib.suppress(LabError):
         freeze(owner)
-    while left := members(owner) | (strays() if not owner else frozenset()):
+    while left := members(owner) | (frozenset() if owner else strays()):
+        killed |= left
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -122,6 +127,22 @@ def kill(owner: str = "") -> None:
         if time.monotonic() > deadline:
             raise LabError(f"processes {sorted(left)} survive SIGKILL; see /proc/PID/stack for what they wait for")
         time.sleep(0.02)
+    return frozenset(killed)
+
+
+def wait_buried(pids: Iterable[int]) -> None:
+    """Wait, within limits, until init has collected these dead processes, so that they are in no listing."""
+    deadline = time.monotonic() + BURIAL_LIMIT_S
+    while any(_is_zombie(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead, but not yet collected by init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
 
 
 def freeze(owner: str) -> None:
@@ -155,12 +176,17 @@ def frozen(owner: str) -> bool:
 
 def remove_groups(owner: str = "") -> None:
     """Remove the owner's empty cgroups from every hierarchy."""
-    roots = [MOUNT] if hierarchy() == MOUNT else [root for root in MOUNT.iterdir() if root.is_dir()]
-    for root in roots:
+    for root in _roots():
         top = root / layout.CGROUP / owner
         for folder, _, _ in os.walk(top, topdown=False):
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
+
+
+def create_groups(owner: str) -> None:
+    """Create the owner's cgroup in every hierarchy, as the kubelet expects of its root."""
+    for root in _roots():
+        (root / layout.CGROUP / owner).mkdir(parents=True, exist_ok=True)
 
 
 def inside(node: str, *command: str | Path, stdin: str | None = None) -> str:
@@ -169,6 +195,10 @@ def inside(node: str, *command: str | Path, stdin: str | None = None) -> str:
     Raises LabError when it fails.
     """
     return call(*enter(node), *command, stdin=stdin)
+
+
+def _roots() -> Sequence[Path]:
+    return [MOUNT] if hierarchy() == MOUNT else [root for root in MOUNT.iterdir() if root.is_dir()]
 
 
 def _groups(owner: str) -> Iterator[Path]:
