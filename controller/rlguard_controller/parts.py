@@ -14,8 +14,9 @@ INSTALL: Final = "rlguard-install"
 SIDECAR: Final = "rlguard-sidecar"
 _MOUNT: Final[tuple[str, ...]] = ("name", "mountPath", "subPath")
 CONTAINERS: Final = (INSTALL, SIDECAR)
-LIB, RUN, SHM, TOKEN = "rlguard-lib", "rlguard-run", "rlguard-shm", "rlguard-token"
-VOLUMES: Final = (LIB, RUN, SHM, TOKEN)
+LIB, RUN, SHM = "rlguard-lib", "rlguard-run", "rlguard-shm"
+STATE, TOKEN = "rlguard-state", "rlguard-token"
+VOLUMES: Final = (LIB, RUN, SHM, STATE, TOKEN)
 HOME: Final = "/rlguard"
 """Everything of ours in a trainer container lies under this folder."""
 AUDIENCE: Final = "rlguard"
@@ -34,6 +35,7 @@ def volumes() -> list[Json]:
         {"name": LIB, "emptyDir": {}},
         {"name": RUN, "emptyDir": {}},
         {"name": SHM, "emptyDir": {"medium": "Memory"}},
+        {"name": STATE, "emptyDir": {}},
         {"name": TOKEN, "projected": {"sources": [token]}},
     ]
 
@@ -53,6 +55,7 @@ def sidecar_mounts(shared: Iterable[Json]) -> list[Json]:
     ours: list[Json] = [
         {"name": RUN, "mountPath": f"{HOME}/run"},
         {"name": SHM, "mountPath": f"{HOME}/shm"},
+        {"name": STATE, "mountPath": "/run/rlguard"},
         {"name": TOKEN, "mountPath": "/var/run/secrets/rlguard", "readOnly": True},
     ]
     return ours + theirs

@@ -67,12 +67,15 @@ def _extended(term: Json, rule: Json) -> Json:
 
 
 def _forget(terms: list[Json] | None, rule: Json) -> list[Json] | None:
-    kept = []
-    for term in terms or []:
-        left = [expression for expression in term.get("matchExpressions") or [] if expression != rule]
-        if left or term.get("matchFields") or not term.get("matchExpressions"):
-            kept.append({**term, "matchExpressions": left} if "matchExpressions" in term else term)
-    return kept or None
+    if terms is None:
+        return None
+    return [left for term in terms if (left := _without(term, rule)) or not term] or None
+
+
+def _without(term: Json, rule: Json) -> Json:
+    left = [expression for expression in term.get("matchExpressions") or [] if expression != rule]
+    others = {key: value for key, value in term.items() if key != "matchExpressions"}
+    return {**others, "matchExpressions": left} if left else others
 
 
 def _with_terms(affinity: Json | None, change: Callable[[list[Json] | None], list[Json] | None]) -> Json | None:
