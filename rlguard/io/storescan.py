@@ -40,9 +40,7 @@ def read_json(files: Files, path: Path) -> object:
 
 def claimed_in(files: Files, root: Path) -> frozenset[Incarnation]:
     """Every incarnation whose claim or record shows now, readable or not."""
-    found = listing(files, root / names.LINEAGE)
-    both = (names.parse_claim(name) or names.parse_record(name) for name in found)
-    return frozenset(incarnation for incarnation in both if incarnation is not None)
+    return _incarnations(listing(files, root / names.LINEAGE))
 
 
 def read_claim(files: Files, root: Path, incarnation: Incarnation) -> Claim | None:
@@ -61,26 +59,32 @@ def scan_root(files: Files, root: Path) -> Scan:
     problems: list[str] = []
     claims: dict[Incarnation, Claim] = {}
     records: dict[Incarnation, Record] = {}
-    for incarnation in sorted(claimed_in(files, root)):
+    listed = listing(files, root / names.LINEAGE)  # once: a record that comes while we read is not there yet
+    claimed = _incarnations(listed)
+    for incarnation in sorted(claimed):
         path = root / names.LINEAGE / names.claim_name(incarnation)
         claim = _tried(files, path, partial(Claim.from_json, incarnation), problems)
         path = root / names.LINEAGE / names.record_name(incarnation)
         record = _tried(files, path, partial(_record_of, incarnation), problems)
         claims |= {} if claim is None else {incarnation: claim}
         records |= {} if record is None else {incarnation: record}
-    listed = {names.parse_record(name) for name in listing(files, root / names.LINEAGE)}
     committed = (names.parse_checkpoint(name) for name in listing(files, root / names.STEPS))
     return Scan(
         exists=True,
-        claimed=claimed_in(files, root),
+        claimed=claimed,
         claims=claims,
         records=records,
-        unreadable=frozenset(one for one in listed if one is not None and one not in records),
+        unreadable=frozenset(one for one in map(names.parse_record, listed) if one is not None and one not in records),
         committed=frozenset(checkpoint for checkpoint in committed if checkpoint is not None),
         trashed=_trashed(files, root),
         completed=_tried(files, root / names.COMPLETED, Completed.from_json, problems),
         problems=tuple(problems),
     )
+
+
+def _incarnations(listed: list[str]) -> frozenset[Incarnation]:
+    both = (names.parse_claim(name) or names.parse_record(name) for name in listed)
+    return frozenset(incarnation for incarnation in both if incarnation is not None)
 
 
 def _tried(files: Files, path: Path, read: Callable[[object], _Read], problems: list[str]) -> _Read | None:
