@@ -59,12 +59,16 @@ class CannotLook:
 
 @dataclass(frozen=True, slots=True)
 class KernelRead:
-    """The kernel log up to `position`: the faults its records tell, and how often records were missing."""
+    """The kernel log up to `position`: the faults its records tell, and how often records were missing.
+
+    `caught_up` is false while more records wait: the source has looked only when it has seen them all.
+    """
 
     at: float
     position: int | None
     faults: tuple[Fault, ...]
-    gaps: int = 0
+    gaps: int
+    caught_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,19 @@ def recall(view: View, memory: Memory | None) -> View:
     return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps)
 
 
+def source_of(fact: Fact) -> Source:
+    """The source that told a fact."""
+    match fact:
+        case Answered(source) | CannotLook(source):
+            return source
+        case KernelRead():
+            return Source.KERNEL
+        case CloudSaid():
+            return Source.METADATA
+        case NodeSeen():
+            return Source.NODE
+
+
 def fold(view: View, fact: Fact) -> View:
     """The view with one more fact in it."""
     match fact:
@@ -169,7 +186,7 @@ def _answered(view: View, source: Source, at: float) -> View:
 
 
 def _fold_kernel(view: View, fact: KernelRead) -> View:
-    seen = _answered(view, Source.KERNEL, fact.at)
+    seen = _answered(view, Source.KERNEL, fact.at) if fact.caught_up else view
     position = max((p for p in (view.position, fact.position) if p is not None), default=None)
     faults = _with(view.faults, fact.faults, fact.at)
     return dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps, faults=faults)

@@ -1,0 +1,105 @@
+"""The agent's one port: sidecars of this node on `/v1/node`, `/metrics`, `/healthz`, all by mutual TLS.
+
+`/healthz` is also on 127.0.0.1, plain, for kubelet, which has no certificate of ours and must be answered before this
+agent has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from rlguard.io.identity import CredentialsHolder
+from rlguard.io.link import Outbox, accept
+from rlguard.io.tls import uid_of
+from rlguard.messages import Acknowledged, Message
+
+PEERS: Final = 512
+"""Links at once; a node runs a few hundred pods at most."""
+BIND_AGAIN: Final = 5.0
+CLOSE_WITHIN: Final = 2.0
+
+
+class Server:
+    """Serves until cancelled. `stuck()` names the sources that hang, for /healthz."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        registry: CollectorRegistry,
+        stuck: Callable[[], list[str]],
+        log: structlog.stdlib.BoundLogger,
+    ) -> None:
+        self.acknowledged: dict[str, frozenset[str]] = {}
+        self._outbox = outbox
+        self._registry = registry
+        self._stuck = stuck
+        self._log = log
+        self._peers = 0
+
+    async def serve_peers(self, host: str, port: int, holder: CredentialsHolder) -> None:
+        """Listen by mutual TLS once there is a certificate. Never returns."""
+        await holder.there()
+        app = self._health()
+        app.router.add_get("/v1/node", self._link)
+        app.router.add_get("/metrics", self._metrics)
+        await self._listen(app, host, port, holder.server_context())
+
+    async def serve_health(self, port: int) -> None:
+        """Listen on the loopback address for kubelet's probe. Never returns."""
+        await self._listen(self._health(), "127.0.0.1", port, None)
+
+    def _health(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        return app
+
+    async def _listen(self, app: web.Application, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WITHIN)
+        await runner.setup()
+        try:
+            while True:
+                try:
+                    await web.TCPSite(runner, host, port, ssl_context=context).start()
+                    await asyncio.Event().wait()
+                except OSError as error:
+                    self._log.warning("cannot listen yet", address=host, port=port, error=str(error))
+                    await asyncio.sleep(BIND_AGAIN)
+        finally:
+            await runner.cleanup()
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        if self._peers >= PEERS:
+            return web.Response(status=503, text="too many links to this agent\n")
+        self._peers += 1
+        try:
+            return await accept(request, self._outbox_for, self._take)
+        finally:
+            self._peers -= 1
+            self._prune()
+
+    def _outbox_for(self, identity: str) -> Outbox | None:
+        """Every pod is told the same: what is wrong with the node is no secret to those on it."""
+        return self._outbox if uid_of(identity) is not None else None
+
+    def _take(self, identity: str, message: Message) -> None:
+        uid = uid_of(identity)
+        if isinstance(message, Acknowledged) and uid is not None:
+            self.acknowledged[uid] = frozenset(message.notices)
+
+    def _prune(self) -> None:
+        while len(self.acknowledged) > PEERS:
+            del self.acknowledged[next(iter(self.acknowledged))]
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        stuck = self._stuck()
+        return web.Response(status=503 if stuck else 200, text=f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": "text/plain; version=0.0.4"})
