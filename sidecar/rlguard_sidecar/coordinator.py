@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from rlguard.group.coordinator import decide, fold, initial
-
 from rlguard.drive import Decision, Driver
 from rlguard.group import facts
+from rlguard.group.coordinator import begin, decide, fold
 from rlguard.group.facts import CoordinatorFact, Operation
 from rlguard.io.clock import wall
 from rlguard.messages import Grant, GroupReport, MemberReport, Order
 from rlguard_sidecar.peers import Roster
+from rlguard_sidecar.settings import Settings
 from rlguard_sidecar.storeactions import StoreActions
 from rlguard_sidecar.whys import Whys
 
@@ -25,6 +25,7 @@ class Coordinator:
 
     def __init__(
         self,
+        settings: Settings,
         actions: StoreActions,
         roster: Roster,
         publish: Callable[[GroupReport], None],
@@ -40,7 +41,8 @@ class Coordinator:
         self._log = log
         self._whys = Whys(log, "coordinator")
         self._running: dict[Operation, asyncio.Task[None]] = {}
-        self._driver: Driver[Any, CoordinatorFact] = Driver(initial(), fold, decide, self._perform, now)
+        view = begin(settings.member.uid, settings.size, settings.root is not None, now())
+        self._driver: Driver[Any, CoordinatorFact] = Driver(view, fold, decide, self._perform, now)
 
     def heard(self, report: MemberReport) -> None:
         """A member's report."""

@@ -93,7 +93,7 @@ class Sidecar:
         if self._roster is None:
             raise TypeError("only the leader pod coordinates")
         actions = StoreActions(self._stores, self._settings.member.uid, self._job_uid, boottime)
-        return Coordinator(actions, self._roster, self._group_report, self._order, boottime, self._log)
+        return Coordinator(self._settings, actions, self._roster, self._group_report, self._order, boottime, self._log)
 
     # ---- whom to call
 

@@ -139,7 +139,8 @@ class StoreActions:
             action.checkpoint, action.world_size, action.job_uid, self._uid, files, rlguard.__version__
         )
         result = await self._stores.bulk.commit(tmp, manifest)
-        if isinstance(result, outcomes.Void):
+        # The store compares with the checkpoint's incarnation; a flush may outlive the attempt that staged it.
+        if isinstance(result, outcomes.Void) and result.newer > action.incarnation:
             scan = await self._stores.bulk.scan()
             claim = scan.claims.get(result.newer)
             leader = claim.leader_uid if claim is not None else ""
