@@ -204,10 +204,10 @@ class MarkedComplete:
 
 @dataclass(frozen=True, slots=True)
 class IncidentWritten:
-    """Fact: answers `WriteIncident`."""
+    """Fact: answers `WriteIncident`, with what was written: an incident may have grown meanwhile."""
 
     at: float
-    id: str
+    incident: Incident
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +298,13 @@ class BeginFlush:
 class Commit:
     """Action: commit the tmp folder `directory` (C6, C2). Answered by `Committed` or `Voided`.
 
-    `files` are those that all members wrote; `world_size` is the number of members.
+    `incarnation` is the committer's own: a claim newer than it makes the commit void. It may be newer than that of
+    the checkpoint, when a flush outlives the attempt that it began in. `files` are those that all members wrote;
+    `world_size` is the number of members.
     """
 
     checkpoint: CheckpointId
+    incarnation: Incarnation
     nonce: str
     directory: str
     job_uid: str
