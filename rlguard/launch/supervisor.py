@@ -62,7 +62,8 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        pause = min(self.ranks.tick(now), self._tell(now), self._pump())
+        # In this order a report of dead ranks holds their last words: whoever is dead has written all of it.
+        pause = min(self.ranks.tick(now), self._pump(), self._tell(now))
         self._register()
         for key, _ in self._selector.select(max(0.0, pause)):
             key.data()

@@ -20,7 +20,9 @@ REPO = Path(__file__).resolve().parents[2]
 class FakeSidecar:
     """One pod: a launcher under `home`, this end of its socket, and its shared-memory folder."""
 
-    def __init__(self, home: Path, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, command: list[str], environment: dict[str, str] | None = None, output: int | None = None
+    ) -> None:
         self.run, self.shm, self.lib = home / "run", home / "shm", home / "lib"
         for folder in (self.run, self.shm, self.lib):
             folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +37,7 @@ class FakeSidecar:
             self.launcher = subprocess.Popen(
                 [sys.executable, str(self.lib / "rlguard/launch/__main__.py"), "--", *command],
                 env={**own, **paths, **(environment or {})},
-                stdout=log,
+                stdout=log if output is None else output,
                 stderr=log,
             )
         self._server.settimeout(20)
