@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlguard.group.member import decide, fold, initial
+from rlguard.group.member import begin, decide, fold
 
 from rlguard.drive import Decision, Driver
 from rlguard.group import facts
@@ -47,7 +47,7 @@ class MemberShell:
         self._ranks_said: Ranks | None = None
         self._local_ranks = 0
         self._flushes: dict[str, asyncio.Task[None]] = {}
-        self._driver: Driver[Any, MemberFact] = Driver(initial(settings.member), fold, decide, self._perform, now)
+        self._driver: Driver[Any, MemberFact] = Driver(begin(settings.member, now()), fold, decide, self._perform, now)
 
     def tell(self, fact: MemberFact) -> None:
         """A fact."""

@@ -16,7 +16,7 @@ class Settings:
 
     `controller` is `ip:port`, empty: none. `root`: the checkpoint root, None: none is configured. `grace`: seconds
     from the pod's termination to its end. `state`: a folder of this container alone, for what a restarted process
-    must remember. `listen_fd`: the socket that the supervisor bound.
+    must remember. `listen_fd`, `keep_fd`: the socket and the memory that the supervisor hands to each process.
     """
 
     key: GroupKey
@@ -33,6 +33,7 @@ class Settings:
     shm: Path
     state: Path
     listen_fd: int
+    keep_fd: int
 
     @property
     def leads(self) -> bool:
@@ -61,6 +62,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         shm=_path(environment, "RLGUARD_SHM", "/rlguard/shm"),
         state=_path(environment, "RLGUARD_STATE", "/run/rlguard"),
         listen_fd=_whole(environment, "RLGUARD_LISTEN_FD"),
+        keep_fd=_whole(environment, "RLGUARD_KEEP_FD"),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rlguard.group import facts
 from rlguard.group.facts import LauncherState
 from rlguard.io.clock import boottime
-from rlguard.io.identity import CredentialsHolder, keep_credentials
+from rlguard.io.identity import keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER, node_identity
 from rlguard.messages import (
@@ -26,6 +26,7 @@ from rlguard.messages import (
 )
 from rlguard.policy import HEARTBEAT
 from rlguard_sidecar.coordinator import Coordinator
+from rlguard_sidecar.kept import KeptCredentials
 from rlguard_sidecar.member import MemberShell
 from rlguard_sidecar.notices import Notices
 from rlguard_sidecar.peers import PeerServer, Reach, Roster, leader_target
@@ -44,7 +45,7 @@ class Sidecar:
     def __init__(self, settings: Settings, log: Any) -> None:
         self._settings = settings
         self._log = log
-        self._credentials = CredentialsHolder()
+        self._credentials = KeptCredentials(settings.keep_fd, settings.authority)
         self._remembered = Remembered(settings.state, log)
         self._notices = Notices(settings.member.uid, settings.grace)
         self._stores = stores_of(settings.root, settings.state)

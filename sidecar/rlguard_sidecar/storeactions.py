@@ -161,7 +161,7 @@ class StoreActions:
         contents = {f"{pod}.txt": tail.encode() for pod, tail in action.tails}
         contents["incident.json"] = (json.dumps(to_json(action.incident), indent=1) + "\n").encode()
         await self._stores.lineage.incident(action.incident.id, contents)
-        return facts.IncidentWritten(self._now(), action.incident.id)
+        return facts.IncidentWritten(self._now(), action.incident)
 
 
 def to_fact(scan: outcomes.Scan, job_uid: str | None) -> LineageScan:

@@ -2,7 +2,8 @@
 
 A restarted *container* would cost the group its pods, a restarted *process* costs nothing: so this one does next to
 nothing. It binds the listening socket once and hands it to each new process; between two of them the kernel still
-completes TCP handshakes, by which the others know that this pod is there (A5).
+completes TCP handshakes, by which the others know that this pod is there (A5). With it goes a piece of anonymous
+memory, in which a process leaves its certificate to the next one: the controller that gives them may be away.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ def listen(address: str) -> socket.socket:
     return bound
 
 
-def start(command: tuple[str, ...], descriptor: int) -> int:
-    """Start the real process with the listening socket's descriptor in its environment; returns its pid."""
-    environment = {**os.environ, "RLGUARD_LISTEN_FD": str(descriptor)}
+def start(command: tuple[str, ...], listening: int, memory: int) -> int:
+    """Start the real process with both descriptors in its environment; returns its pid."""
+    environment = {**os.environ, "RLGUARD_LISTEN_FD": str(listening), "RLGUARD_KEEP_FD": str(memory)}
     return os.posix_spawn(sys.executable, [sys.executable, *command], environment, setsigmask=[])
 
 
 class Supervisor:
     """Keeps one process running until it is told to end."""
 
-    def __init__(self, command: tuple[str, ...], descriptor: int) -> None:
+    def __init__(self, command: tuple[str, ...], listening: int, memory: int) -> None:
         self._command = command
-        self._descriptor = descriptor
+        self._listening = listening
+        self._memory = memory
         self._child: int | None = None
         self._ending = False
         self._pause = PAUSE_FIRST
@@ -65,7 +67,7 @@ class Supervisor:
         if now < self._start_at:
             return
         try:
-            self._child = start(self._command, self._descriptor)
+            self._child = start(self._command, self._listening, self._memory)
         except OSError as error:
             _say(f"cannot start {self._command}: {error}; trying again")
             self._start_at = now + PAUSE_MOST
@@ -106,8 +108,9 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Supervise. The address is the pod's own; without it any."""
+    memory = os.memfd_create("rlguard", 0)
     with listen(os.environ.get("RLGUARD_POD_IP", "")) as bound:
-        Supervisor(COMMAND, bound.fileno()).run()
+        Supervisor(COMMAND, bound.fileno(), memory).run()
 
 
 if __name__ == "__main__":

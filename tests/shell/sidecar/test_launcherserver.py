@@ -35,11 +35,14 @@ STATE: dict[str, Any] = {
 
 
 class Heard:
+    """What the server told."""
+
     def __init__(self) -> None:
         self.states: list[LauncherState] = []
         self.lost = 0
 
     def count_lost(self) -> None:
+        """The connection has ended."""
         self.lost += 1
 
 

@@ -21,6 +21,7 @@ WHOLE = {
     "RLGUARD_SIZE": "2",
     "RLGUARD_CA": "pem",
     "RLGUARD_LISTEN_FD": "3",
+    "RLGUARD_KEEP_FD": "4",
 }
 
 

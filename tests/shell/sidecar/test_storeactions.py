@@ -119,7 +119,7 @@ async def test_a_flush_is_committed_and_verified(
     commit = facts.Commit(CHECKPOINT, FIRST, nonce, str(begun), "job", 1, ended.files)
     answer = await actions.do(commit)
     assert isinstance(answer, facts.Committed)
-    assert Path(answer.directory, "own.bin").read_bytes() == b"weights"
+    assert (root / "steps" / "7@1.1" / "own.bin").read_bytes() == b"weights"
     seen = await actions.do(facts.VerifyCheckpoint(CHECKPOINT))
     assert isinstance(seen, facts.Verified)
     assert (seen.whole, seen.directory, seen.world_size) == (True, answer.directory, 1)

@@ -76,4 +76,5 @@ async def test_sigterm_is_handed_on_and_ends_it(supervisor: subprocess.Popen[byt
     supervisor.terminate()
     await until(lambda: supervisor.poll() is not None)
     assert supervisor.returncode == 0
-    assert not Path(f"/proc/{lines(said)[0][0]}").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(lines(said)[0][0]), 0)

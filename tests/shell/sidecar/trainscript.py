@@ -25,10 +25,8 @@ def resumed() -> int:
     """The next step to do."""
     if RESUME is None:
         return 0
-    if RESUME["slot"] is not None:
-        folder = pages.slot_path(SHM, 0, RESUME["slot"])
-    else:
-        folder = Path(RESUME["directory"])
+    slot = RESUME["slot"]
+    folder = Path(RESUME["directory"]) if slot is None else pages.slot_path(SHM, 0, slot)
     state = json.loads((folder / f"counter-{RANK}.json").read_text())
     assert RESUME["checkpoint"].startswith(f"{state['step']}@"), (RESUME, state)
     return state["step"] + 1
