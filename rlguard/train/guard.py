@@ -54,20 +54,26 @@ class Guard:
         Ends the process with status 1 and a line on stderr when that very checkpoint can't be read: another step
         would be another history than the other ranks'.
         """
-        order = json.loads(self._environment.get("RLGUARD_RESUME", "null"))
-        if self._seat is None or order is None:
+        text = self._environment.get("RLGUARD_RESUME", "null")
+        if text == "null":
             return 0
-        step_text, _, incarnation = str(order["checkpoint"]).partition("@")
-        step, failures = int(step_text), []
-        for place in _places(order):
+        if self._seat is None:
+            sys.exit(f"rlguard: told to resume {text[:200]}, but RLGUARD_SHM or RLGUARD_INCARNATION names nothing here")
+        try:
+            order = json.loads(text)
+            step_text, _, incarnation = order["checkpoint"].partition("@")
+            step, places = int(step_text), _places(order)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            sys.exit(f"rlguard: RLGUARD_RESUME names no checkpoint: {error!r} in {text[:200]}")
+        failures = []
+        for place in places:
             try:
-                tensors, objects = self._read(place, (incarnation, step))
-                fresh = self._state.load(tensors, objects)
-            except (slot.NotThereError, RuntimeError, ValueError, KeyError) as error:
-                failures.append(str(error))
-                continue
-            self._tell_resumed(step, incarnation, place, fresh)
-            return step
+                fresh = self._state.load(*self._read(place, (incarnation, step)))
+            except Exception as error:  # noqa: BLE001 # whatever the parts raise, the next place may be whole
+                failures.append(str(error) if isinstance(error, slot.NotThereError) else f"{place}: {error!r}")
+            else:
+                self._tell_resumed(step, incarnation, place, fresh)
+                return step
         sys.exit(f"rlguard: cannot resume from {order['checkpoint']}: {'; '.join(failures) or 'no place was named'}")
 
     def step(self, step: int, *, nan: bool = False) -> None:

@@ -53,7 +53,7 @@ class StageResult(IntEnum):
     STAGED = 1
     PAST = 2  # the rank was already beyond the ordered step: nothing was written
     SKIPPED = 3  # nothing was written, training goes on: no room for the slot
-    FAILED = 4  # the slot is dirty
+    FAILED = 4  # the slot may be dirty
 
 
 @dataclass(frozen=True)

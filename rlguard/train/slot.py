@@ -98,12 +98,12 @@ def read_slot(seat: Seat, slot: int, checkpoint: tuple[str, int], state: State) 
     first = pages.slot_path(seat.shm, 0, slot)
     for folder in {own, first}:
         _check_header(folder, checkpoint)
-    return _read(first, own, seat, state)
+    return _read(first, own, seat, state, mine=True)
 
 
 def read_directory(folder: Path, seat: Seat, state: State) -> tuple[Tree, Tree]:
     """Read (tensors, objects) from a committed checkpoint's folder. Raises NotThereError."""
-    return _read(folder, folder, seat, state)
+    return _read(folder, folder, seat, state, mine=False)
 
 
 def _check_header(folder: Path, checkpoint: tuple[str, int]) -> None:
@@ -118,19 +118,19 @@ def _check_header(folder: Path, checkpoint: tuple[str, int]) -> None:
         raise NotThereError(f"{folder}: holds {state}{header.step}@{header.incarnation}")
 
 
-def _read(tensors_in: Path, objects_in: Path, seat: Seat, state: State) -> tuple[Tree, Tree]:
+def _read(tensors_in: Path, objects_in: Path, seat: Seat, state: State, *, mine: bool) -> tuple[Tree, Tree]:
     if not (tensors_in / image.METADATA).exists() and state.tensors():
         raise NotThereError(f"{tensors_in}: no {image.METADATA}")
     try:
         tensors = image.load(tensors_in) if (tensors_in / image.METADATA).exists() else {}
-        return tensors, _objects(objects_in, seat, state)
+        return tensors, _objects(objects_in, seat, state, mine=mine)
     except (KeyboardInterrupt, SystemExit, NotThereError):
         raise
     except BaseException as error:  # CheckpointException is no Exception
         raise NotThereError(f"{tensors_in}, {objects_in}: cannot be read: {error}") from error
 
 
-def _objects(folder: Path, seat: Seat, state: State) -> Tree:
+def _objects(folder: Path, seat: Seat, state: State, *, mine: bool) -> Tree:
     """Read this rank's objects; for a rank the old world did not have, what all ranks hold alike."""
     own = folder / objects_name(seat.rank)
     found = sorted(folder.glob("objects-*.pt"))
@@ -141,8 +141,8 @@ def _objects(folder: Path, seat: Seat, state: State) -> Tree:
         return dict(saved["objects"])
     if saved["world_size"] == seat.world_size:
         raise NotThereError(f"{folder}: no {own.name}, and the world was of the same size")
-    # In a slot lie the objects of this very seat, which had another rank then.
-    return dict(saved["objects"]) if folder.parent == seat.shm else state.common(saved["objects"])
+    # In its own slot lie the objects of this very seat, which had another rank then.
+    return dict(saved["objects"]) if mine else state.common(saved["objects"])
 
 
 def _saved(about: dict[str, Any], state: State) -> bytes:
