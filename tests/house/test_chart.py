@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
+from rlguard.cluster.status import (
+    Avoided,
+    Condition,
+    DeleteKind,
+    GroupStatus,
+    GuardStatus,
+    PendingDelete,
+    Until,
+    status_to_json,
+)
 from rlguard.errors import BadConfigError
+from rlguard.model import CheckpointId, Incarnation, Incident, Member, Phase, Rung
 from rlguard.policy import RANGES, OnGiveUp, parse_spec
 from rlguard_controller.authority import SECRET
 from rlguard_controller.webhookcert import CONFIGURATION, SERVICE
@@ -101,6 +112,58 @@ def test_the_crd_outlives_the_chart_and_has_a_status_of_its_own() -> None:
     assert whole["spec"]["names"]["shortNames"] == ["guard"]
 
 
+def full_status() -> dict[str, Any]:
+    """A status in which every field is set, as the controller writes it."""
+    checkpoint = CheckpointId(Incarnation(3, 1), 120)
+    incident = Incident("i", "xid-79", "d", 1.0, Rung.REPLACE, "w", 2.0, checkpoint, 4, 3.0)
+    group = GroupStatus(
+        group=0,
+        phase=Phase.RUNNING,
+        world=(Member(0, "u", "p", "n", "10.0.0.1"),),
+        newest=checkpoint,
+        step=130,
+        fenced=True,
+        incidents=(incident,),
+        pending=PendingDelete(DeleteKind.REPLACE, ("u",), ("u",), "w"),
+    )
+    conditions = (Condition("Guarded", "True", "Watching", "m", 1.0),)
+    avoid = (Avoided("n", "xid-79", "b", Until.REBOOT),)
+    return status_to_json(GuardStatus(Phase.RUNNING, "uid", 1, conditions, avoid, (group,)))
+
+
+def lost(value: Any, schema: dict[str, Any], at: str) -> list[str]:
+    """What the API server would drop or refuse of `value`: fields that the schema has not, wrong types."""
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    if not isinstance(value, kinds[schema["type"]]) or value not in schema.get("enum", [value]):
+        return [at]
+    if isinstance(value, list):
+        return [path for item in value for path in lost(item, schema["items"], f"{at}[]")]
+    if not isinstance(value, dict):
+        return []
+    known = schema.get("properties", {})
+    missing = [f"{at}.{name}" for name in schema.get("required", []) if name not in value]
+    unknown = [f"{at}.{name}" for name in value if name not in known]
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        unknown = []
+    deeper = [path for name in value if name in known for path in lost(value[name], known[name], f"{at}.{name}")]
+    return missing + unknown + deeper
+
+
+def test_nothing_of_the_status_that_the_controller_writes_is_lost_in_the_crd() -> None:
+    schema = crd()["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    assert lost(full_status(), schema, "status") == []
+    assert lost(full_status() | {"surprise": 1}, schema, "status") == ["status.surprise"]
+
+
+def test_every_column_shows_something_that_the_controller_writes() -> None:
+    guard = {"status": full_status(), "metadata": {"creationTimestamp": "now"}}
+    for column in crd()["versions"][0]["additionalPrinterColumns"]:
+        value: Any = guard
+        for part in column["jsonPath"].removeprefix(".").replace("[0]", ".0").split("."):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        assert isinstance(value, int if column["type"] == "integer" else str), column["name"]
+
+
 def test_helm_finds_nothing_to_complain_about() -> None:
     done = run("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -129,16 +192,14 @@ def table(text: str) -> set[tuple[str, str, str, str]]:
 
 RIGHTS = {
     ("ClusterRole", "rlguard-controller"): """
-        - pods get,list,watch,delete
-        - nodes get,list,watch
+        - pods list,watch,delete
+        - nodes list,watch
         - persistentvolumeclaims get
-        - events create,patch
-        leaderworkerset.x-k8s.io leaderworkersets get,list,watch
-        leaderworkerset.x-k8s.io leaderworkersets/scale get,patch
-        apps statefulsets get,list,watch
-        apps statefulsets/scale get,patch
+        - events create
+        leaderworkerset.x-k8s.io leaderworkersets list,watch
+        leaderworkerset.x-k8s.io leaderworkersets/scale patch
         rlguard.io guards get,list,watch,create
-        rlguard.io guards/status patch,update
+        rlguard.io guards/status patch
         authentication.k8s.io tokenreviews create
         admissionregistration.k8s.io mutatingwebhookconfigurations get,patch rlguard-injector
     """,
@@ -148,11 +209,11 @@ RIGHTS = {
         - configmaps create
         - configmaps get,patch rlguard-authority
         - services get rlguard-controller
-        - pods get,patch
+        - pods patch
         coordination.k8s.io leases create
-        coordination.k8s.io leases get,update,patch rlguard-controller
+        coordination.k8s.io leases get,update rlguard-controller
     """,
-    ("Role", "kube-node-lease/rlguard-controller"): "coordination.k8s.io leases get,list,watch",
+    ("Role", "kube-node-lease/rlguard-controller"): "coordination.k8s.io leases list,watch",
     ("ClusterRole", "rlguard-agent"): """
         - nodes get,watch
         - nodes/status patch
