@@ -28,8 +28,9 @@ import socket
 import sys
 import time
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 from threading import Thread
 from typing import Any
 
@@ -38,6 +39,7 @@ from rlguard_chaos.lab.ring import Ring
 
 PACKET_LIMIT = 65536
 SMALLEST_BUFFER = 1
+HTTP_PORT = 80
 TERMINATION = "/latest/meta-data/spot/termination-time"
 
 
@@ -55,6 +57,13 @@ class KernelLog:
         """Handle what is ready now, waiting for it at most timeout seconds (None: as long as it takes)."""
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
+
+    def close(self) -> None:
+        """End every connection, as a node that goes down."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                self._drop(key.fileobj)
+        self._selector.close()
 
     def _new_reader(self, listener: socket.socket, _: int) -> None:
         reader = listener.accept()[0]
@@ -109,6 +118,13 @@ class KernelLog:
         peer.close()
 
 
+class MetadataServer(ThreadingTCPServer):
+    """Not http.server's: that one asks a name server, which a booting node may lack, for its own name."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+
 def _listen(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -125,7 +141,7 @@ def answer(path: str, state: dict[str, Any]) -> tuple[HTTPStatus, str]:
     return (HTTPStatus.OK, known[path]) if path in known else (HTTPStatus.NOT_FOUND, "404 page not found\n")
 
 
-def metadata_server(address: str, file: Path) -> ThreadingHTTPServer:
+def metadata_server(address: str, file: Path) -> MetadataServer:
     """The cloud's metadata server on this address; it reads its state anew at each request."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -137,7 +153,7 @@ def metadata_server(address: str, file: Path) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(text.encode())
 
-    return ThreadingHTTPServer((address, 80), Handler)
+    return MetadataServer((address, HTTP_PORT), Handler)
 
 
 def main() -> None:

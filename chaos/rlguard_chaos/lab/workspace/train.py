@@ -4,6 +4,7 @@ Takes the arguments of a DeepSpeed script and prints them. Rank 0 saves `<dir>/s
 resumes from the newest one and appends a line for each step to `<dir>/steps-rank<R>.jsonl`.
 """
 
+# ruff: noqa: INP001  # a script of the user, no part of the package
 from __future__ import annotations
 
 import argparse
@@ -67,7 +68,7 @@ def train(arguments: argparse.Namespace) -> None:
             loss = torch.nn.functional.mse_loss(model(data), data)
             loss.backward()
             optimizer.step()
-            line = {"t": time.time(), "step": step, "argv": sys.argv, "loss": float(loss)}
+            line = {"t": time.time(), "step": step, "argv": sys.argv, "loss": loss.item()}
             line["environment"] = {key: value for key, value in os.environ.items() if key.startswith("RLGUARD_INCARN")}
             log.write(json.dumps(line) + "\n")
             if rank == 0 and step % arguments.save_every == 0:
@@ -78,7 +79,8 @@ def train(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run one rank."""
     arguments = parse()
-    print("arguments:", sys.argv, flush=True)
+    sys.stdout.write(f"arguments: {sys.argv}\n")
+    sys.stdout.flush()
     torch.set_num_threads(1)
     arguments.dir.mkdir(parents=True, exist_ok=True)
     dist.init_process_group("gloo")
