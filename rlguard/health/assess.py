@@ -225,13 +225,15 @@ def _with(known: Mapping[FaultKey, Standing], new: tuple[Fault, ...], at: float)
 
 
 def _merge(one: Standing, other: Standing) -> Standing:
-    """The two as one, whichever came first: the worse, else the earlier telling, and the earlier deadline."""
-    worse = min(
-        one, other, key=lambda standing: (-RANK[standing.fault.severity], standing.first, standing.fault.detail)
-    )
+    """The two as one, the same whichever came first: the worse one's words, the earlier deadline."""
+    fault = min(one.fault, other.fault, key=_order)
     deadlines = [d for d in (one.fault.deadline, other.fault.deadline) if d is not None]
-    fault = dataclasses.replace(worse.fault, deadline=min(deadlines, default=None))
-    return Standing(fault, min(one.first, other.first), max(one.last, other.last))
+    earliest = dataclasses.replace(fault, deadline=min(deadlines, default=None))
+    return Standing(earliest, min(one.first, other.first), max(one.last, other.last))
+
+
+def _order(fault: Fault) -> tuple[int, str, str, str]:
+    return -RANK[fault.severity], fault.detail, fault.scope, fault.repair
 
 
 def _bounded(faults: dict[FaultKey, Standing]) -> dict[FaultKey, Standing]:

@@ -1,0 +1,173 @@
+"""The verdict on one node, case by case."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+
+from rlguard.health.assess import (
+    PATIENCE,
+    PROCESS_FAULT_KEPT,
+    Answered,
+    Assessment,
+    CannotLook,
+    CloudSaid,
+    Fact,
+    KernelRead,
+    NodeSeen,
+    Source,
+    View,
+    decide,
+    fold,
+    recall,
+)
+from rlguard.health.catalogue import builtin
+from rlguard.health.faults import Fault
+from rlguard.health.spot import NoNotice, Reclaim, Unreadable
+from rlguard.model import Repair, Scope, Severity, Verdict
+
+ALL = frozenset(Source)
+TABLE = builtin()
+NOW = 1000.0
+LOOKED: tuple[Fact, ...] = tuple(Answered(source, NOW) for source in Source)
+
+
+def xid(code: int, text: str = "text", device: str = "0000:05:00") -> Fault:
+    fault = TABLE.read(f"NVRM: Xid (PCI:{device}): {code}, {text}")
+    assert fault is not None
+    return fault
+
+
+def kernel(*faults: Fault, at: float = NOW, gaps: int = 0, caught_up: bool = True, position: int = 1) -> KernelRead:
+    return KernelRead(at, position, faults, gaps, caught_up)
+
+
+def seen(*facts: Fact, sources: frozenset[Source] = ALL, boot_id: str = "0123456789") -> View:
+    return reduce(fold, facts, View("node-1", boot_id, sources))
+
+
+def judge(view: View, now: float = NOW) -> Assessment:
+    (assessment,) = decide(view, now).actions
+    assert isinstance(assessment, Assessment)
+    return assessment
+
+
+def test_nothing_is_known_at_the_start() -> None:
+    assessment = judge(seen())
+    assert assessment.report.verdict is Verdict.UNKNOWN
+    assert (assessment.condition.status, assessment.condition.reason) == ("Unknown", "blind")
+    assert "metadata: no answer yet" in assessment.condition.message
+
+
+def test_the_node_is_healthy_once_every_source_has_looked() -> None:
+    assessment = judge(seen(*LOOKED))
+    assert (assessment.report.verdict, assessment.report.notices) == (Verdict.HEALTHY, ())
+    assert assessment.condition.status == "True"
+
+
+@pytest.mark.parametrize("missing", list(Source))
+def test_one_source_that_has_not_looked_is_enough_to_know_nothing(missing: Source) -> None:
+    facts = [fact for fact in LOOKED if fact != Answered(missing, NOW)]
+    assert judge(seen(*facts)).report.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("source", list(Source))
+def test_an_answer_grows_old(source: Source) -> None:
+    view = seen(*LOOKED, *(Answered(other, NOW + 1000) for other in Source if other is not source))
+    assert judge(view, NOW + PATIENCE[source]).report.verdict is Verdict.HEALTHY
+    assert judge(view, NOW + PATIENCE[source] + 1).report.verdict is Verdict.UNKNOWN
+
+
+def test_the_decision_wakes_when_the_next_answer_grows_old() -> None:
+    assert decide(seen(*LOOKED), NOW).wake_at == NOW + min(PATIENCE.values())
+
+
+def test_a_log_not_read_to_its_end_has_not_been_looked_at() -> None:
+    others = [fact for fact in LOOKED if fact != Answered(Source.KERNEL, NOW)]
+    assert judge(seen(*others, kernel(caught_up=False))).report.verdict is Verdict.UNKNOWN
+    assert judge(seen(*others, kernel(caught_up=False), kernel())).report.verdict is Verdict.HEALTHY
+
+
+def test_a_source_says_why_it_is_blind() -> None:
+    view = seen(*LOOKED, CannotLook(Source.KERNEL, "no permission"))
+    assert judge(view).report.verdict is Verdict.HEALTHY  # it looked a moment ago
+    assert "kernel-log: no permission" in judge(view, NOW + 20).condition.message
+
+
+def test_a_hole_in_the_kernel_log_is_never_healthy_again_on_this_boot() -> None:
+    view = seen(*LOOKED, kernel(gaps=1), kernel())
+    assert judge(view).report.verdict is Verdict.UNKNOWN
+
+
+def test_a_fatal_xid_is_a_notice_and_costs_the_node() -> None:
+    assessment = judge(seen(*LOOKED, kernel(xid(79, "GPU has fallen off the bus."))))
+    (notice,) = assessment.report.notices
+    assert assessment.report.verdict is Verdict.LOST
+    assert (notice.id, notice.code) == ("01234567/xid-79/0000:05:00", "xid-79")
+    assert (notice.severity, notice.scope, notice.repair) == (Severity.FATAL, Scope.GPU, Repair.REBOOT)
+    assert notice.seconds_left is None
+    assert (assessment.condition.status, assessment.condition.reason) == ("False", "xid-79")
+
+
+def test_what_is_known_bad_is_said_although_a_source_is_blind() -> None:
+    assert judge(seen(kernel(xid(79)))).report.verdict is Verdict.LOST
+
+
+def test_a_program_s_fault_is_told_for_a_while_and_says_nothing_about_the_node() -> None:
+    view = seen(*LOOKED, kernel(xid(31)))
+    assert judge(view).report.verdict is Verdict.HEALTHY
+    assert [notice.code for notice in judge(view).report.notices] == ["xid-31"]
+    assert judge(view, NOW + PROCESS_FAULT_KEPT + 1).report.notices == ()
+
+
+def test_a_gpu_s_warning_stays_and_degrades_the_node() -> None:
+    view = seen(kernel(xid(63)), *(Answered(source, NOW + 1e6) for source in Source))
+    assessment = judge(view, NOW + 1e6)
+    assert assessment.report.verdict is Verdict.DEGRADED
+    assert (assessment.condition.status, assessment.condition.reason) == ("True", "xid-63")
+
+
+def test_what_the_vendor_says_to_ignore_is_no_notice() -> None:
+    assert judge(seen(*LOOKED, kernel(xid(43)))).report.notices == ()
+
+
+def test_an_nvlink_fault_that_turns_fatal_is_fatal() -> None:
+    view = seen(*LOOKED, kernel(xid(149, "X Nonfatal")), kernel(xid(149, "X Fatal"), at=NOW + 1))
+    (notice,) = judge(view).report.notices
+    assert notice.severity is Severity.FATAL
+
+
+def test_a_spot_notice_counts_down_to_its_deadline() -> None:
+    view = seen(*LOOKED, CloudSaid(NOW, Reclaim(120.0)))
+    (notice,) = judge(view, NOW + 20).report.notices
+    assert judge(view, NOW).report.verdict is Verdict.LEAVING
+    assert (notice.code, notice.scope, notice.seconds_left) == ("spot-reclaim", Scope.NODE, 100.0)
+    (notice,) = judge(view, NOW + 500).report.notices
+    assert notice.seconds_left == 0.0
+
+
+def test_a_spot_notice_is_not_taken_back_on_this_boot() -> None:
+    view = seen(*LOOKED, CloudSaid(NOW, Reclaim(120.0)), CloudSaid(NOW + 2, NoNotice()))
+    assert judge(view).report.verdict is Verdict.LEAVING
+
+
+def test_a_metadata_server_that_does_not_answer_is_not_a_healthy_cloud() -> None:
+    view = seen(*LOOKED, CloudSaid(NOW, Unreadable("status 502")))
+    assert judge(view, NOW + 11).report.verdict is Verdict.UNKNOWN
+    assert "metadata: status 502" in judge(view, NOW + 11).condition.message
+
+
+def test_what_another_wrote_onto_the_node_stands_as_long_as_it_stands_there() -> None:
+    fault = Fault("condition-GPUDeviceLost", "node", Severity.FATAL, Scope.GPU, Repair.REBOOT, "lost")
+    assert judge(seen(*LOOKED, NodeSeen(NOW, (fault,)))).report.verdict is Verdict.LOST
+    assert judge(seen(*LOOKED, NodeSeen(NOW, (fault,)), NodeSeen(NOW, ()))).report.verdict is Verdict.HEALTHY
+
+
+def test_a_restarted_agent_knows_what_it_knew_on_the_same_boot_alone() -> None:
+    before = seen(*LOOKED, kernel(xid(79), position=42, gaps=1), CloudSaid(NOW, Reclaim(60.0)))
+    memory = judge(before).memory
+    same = recall(seen(), memory)
+    assert judge(same).report.notices == judge(before).report.notices
+    assert (same.position, same.gaps) == (42, 1)
+    assert recall(seen(boot_id="another"), memory) == seen(boot_id="another")
