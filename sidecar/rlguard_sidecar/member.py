@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlguard.group.member import begin, decide, fold
-
 from rlguard.drive import Decision, Driver
 from rlguard.group import facts
 from rlguard.group.facts import LauncherState, MemberFact, PagesRead
+from rlguard.group.member import begin, decide, fold
 from rlguard.io.storeclient import StoreClient
 from rlguard.messages import MemberReport, Order, Ranks
 from rlguard.model import CheckpointId

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from rlguard.checkpoint.outcomes import Scan
 from rlguard.errors import RlguardError
 from rlguard.io.storeclient import StoreClient
-from rlguard_sidecar.rootcheck import check
+from rlguard_sidecar.rootcheck import check, is_there, volume_of
 from rlguard_sidecar.storeactions import is_completed
 
 OK: Final = "ok"
@@ -20,7 +19,6 @@ LOOK_BAD: Final = 5.0
 LOOK_GOOD: Final = 10.0
 LOOK_RUNNING: Final = 60.0
 """Seconds between looks: while something is wrong, before the first start, and once ranks run."""
-FOLDER: Final = ".rlguard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class RootState:
     @property
     def readable(self) -> bool:
         """Whether what it says about the lineage can be relied on."""
-        return self.state in (OK, NONE)
+        return self.state == NONE or self.generation is not None
 
 
 UNKNOWN: Final = RootState("not looked at yet", None, lineage=False, completed=False)
@@ -67,29 +65,25 @@ class RootWatch:
             await self._look()
             self._tell(self.state)
             pause = LOOK_RUNNING if self.running else LOOK_GOOD
-            await asyncio.sleep(pause if self.state.readable else LOOK_BAD)
+            await asyncio.sleep(pause if self.state.state in (OK, NONE) else LOOK_BAD)
 
     async def _look(self) -> None:
         if self._root is None:
             return
         problem = await check(volume_of(self._root))
         try:
-            state = _bad(problem) if problem else self._good(await self._store.scan())
+            state = self._seen(problem, await self._store.scan()) if is_there(problem) else _bad(problem)
         except RlguardError as error:
             state = _bad(str(error))
         if state.state != self.state.state:
             self._log.info("checkpoint root", state=state.state, generation=state.generation)
         self.state = state
 
-    def _good(self, scan: Scan) -> RootState:
+    def _seen(self, problem: str, scan: Scan) -> RootState:
         generation = max((incarnation.generation for incarnation in scan.claimed), default=0)
-        return RootState(OK, generation, lineage=bool(scan.claimed), completed=is_completed(scan, self._job_uid()))
-
-
-def volume_of(root: str) -> Path:
-    """The volume's folder that the root lies in: what comes before `.rlguard`."""
-    path = Path(root)
-    return next((parent.parent for parent in (path, *path.parents) if parent.name == FOLDER), path.parent)
+        return RootState(
+            problem or OK, generation, lineage=bool(scan.claimed), completed=is_completed(scan, self._job_uid())
+        )
 
 
 def _bad(problem: str) -> RootState:

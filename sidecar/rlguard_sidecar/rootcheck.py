@@ -15,10 +15,26 @@ PATIENCE: Final = 10.0
 """Seconds after which a look at the volume is hung."""
 
 
+FOLDER: Final = ".rlguard"
+ABSENT: Final = "not mounted"
+HUNG: Final = "hung"
+
+
+def volume_of(root: str) -> Path:
+    """The volume's folder that a checkpoint root lies in: what comes before `.rlguard`."""
+    path = Path(root)
+    return next((parent.parent for parent in (path, *path.parents) if parent.name == FOLDER), path.parent)
+
+
+def is_there(problem: str) -> bool:
+    """Whether a volume with this problem can at least be read; one that is full or read-only can."""
+    return not problem.startswith((ABSENT, HUNG))
+
+
 def problem_of(volume: Path) -> str:
     """What keeps the sidecar from writing there, empty if nothing. Writes nothing itself."""
     if not volume.is_dir():
-        return f"not mounted: {volume} does not exist; mount the volume there or make the folder on it"
+        return f"{ABSENT}: {volume} does not exist; mount the volume there or make the folder on it"
     state = os.statvfs(volume)
     if state.f_flag & os.ST_RDONLY:
         return f"read-only: {volume}; mount the volume read-write"
@@ -38,7 +54,7 @@ async def check(volume: Path) -> str:
         async with asyncio.timeout(PATIENCE):
             output, _ = await child.communicate()
     except TimeoutError:
-        return f"hung: {volume} does not answer; check its server and this node's mount"
+        return f"{HUNG}: {volume} does not answer; check its server and this node's mount"
     finally:
         if child.returncode is None:
             child.kill()

@@ -50,6 +50,7 @@ class Sidecar:
         self._notices = Notices(settings.member.uid, settings.grace)
         self._stores = stores_of(settings.root, settings.state)
         self._terminating = self._untouched = False
+        self._noticed: tuple[str, ...] = ()
         self._group: GroupReport | None = None
         self._own_report: MemberReport | None = None
         self._own_order: Order | None = None
@@ -192,7 +193,12 @@ class Sidecar:
 
     def _tell_notices(self) -> None:
         now = boottime()
-        self._member.tell(facts.NoticesHeard(now, self._notices.standing(now)))
+        standing = self._notices.standing(now)
+        ids = tuple(notice.id for notice in standing)
+        if ids != self._noticed:
+            self._log.info("notices", ids=ids)
+            self._noticed = ids
+        self._member.tell(facts.NoticesHeard(now, standing))
         self._publish()
 
     def _publish(self) -> None:

@@ -18,9 +18,12 @@ from rlguard.group.facts import LineageScan, Operation
 from rlguard.io.storeclient import StoreClient
 from rlguard.model import CheckpointId, Incarnation
 from rlguard.wire import to_json
+from rlguard_sidecar.rootcheck import check, is_there, volume_of
 
 CLAIM_WITHIN: Final = 5.0
 """C9: claims and records are small; a root that takes longer than so many seconds for one hangs."""
+LOOK_WITHIN: Final = 10.0
+"""The same for a look at everything; the first one also starts the child."""
 
 Fact = facts.CoordinatorFact
 
@@ -46,6 +49,7 @@ class StoreActions:
         self._now = now
         self._nonces: dict[Incarnation, str] = {}
         self._own: Incarnation | None = None
+        self._volume_seen = not stores.durable
         self._committed: set[CheckpointId] = set()
         self._do: Mapping[type, tuple[Operation, Callable[[Any], Awaitable[Fact]]]] = {
             facts.LookAtDisk: (Operation.LOOK, self._look),
@@ -68,12 +72,22 @@ class StoreActions:
         """Do it. Whatever the root does, there is an answer."""
         operation, method = self._do[type(action)]
         try:
+            await self._see_volume()
             return await method(action)
         except (RlguardError, OSError) as error:
             return facts.StoreFailed(self._now(), operation, str(error))
 
+    async def _see_volume(self) -> None:
+        """Raise StoreError until the volume has once been seen: where none is mounted no lineage may begin."""
+        if self._volume_seen:
+            return
+        problem = await check(volume_of(str(self._stores.lineage.root)))
+        if not is_there(problem):
+            raise StoreError(problem, StoreState.MISSING)
+        self._volume_seen = True
+
     async def _scan(self) -> LineageScan:
-        scan = await self._stores.lineage.scan(CLAIM_WITHIN)
+        scan = await self._stores.lineage.scan(LOOK_WITHIN)
         own = [one for one, claim in scan.claims.items() if claim.leader_uid == self._uid]
         self._own = max(own, default=None)
         return to_fact(scan, self._job_uid())

@@ -33,6 +33,7 @@ class Pod:
     authority: bytes
     root: str
     size: int = 2
+    agent_port: int = 7443
     extra: dict[str, str] = field(default_factory=dict)
     sidecar: subprocess.Popen[bytes] | None = None
     launcher: subprocess.Popen[bytes] | None = None
@@ -121,7 +122,7 @@ class Pod:
             "RLGUARD_CONTROLLER": self.controller,
             "RLGUARD_CA": self.authority.decode(),
             "RLGUARD_ROOT": self.root,
-            "RLGUARD_AGENT_PORT": "7443",
+            "RLGUARD_AGENT_PORT": str(self.agent_port),
             "RLGUARD_TOKEN": str(self.folder / "token"),
             "RLGUARD_RUN": str(self.folder / "run"),
             "RLGUARD_SHM": str(self.folder / "shm"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -13,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from authority import Authority
+from fakeagent import FakeAgent
 from fakecontroller import FakeController, until
 from pod import Pod
 
 from rlguard.messages import GroupReport
-from rlguard.model import CheckpointId, Phase
+from rlguard.model import CheckpointId, Notice, Phase, Repair, Scope, Severity
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Group:
     """Everything in one place."""
 
     controller: FakeController
+    agent: FakeAgent
     pods: list[Pod]
     root: Path
 
@@ -65,21 +66,25 @@ class Group:
 
 @pytest.fixture
 async def group(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
-    extra: dict[str, str] = getattr(request, "param", {})
+    extra: dict[str, str] = dict(getattr(request, "param", {}))
     authority = Authority()
     controller = FakeController(authority, 2)
     await controller.start()
     root = tmp_path / "volume" / ".rlguard" / "team" / "ppo" / "0"
     (tmp_path / "volume").mkdir()
     address = f"127.0.0.1:{controller.port}"
-    pods = [Pod(tmp_path / f"pod-{index}", index, address, authority.pem, str(root), extra=extra) for index in (0, 1)]
+    where = "" if extra.pop("NO_ROOT", None) else str(root)
+    pods = [Pod(tmp_path / f"pod-{index}", index, address, authority.pem, where, extra=extra) for index in (0, 1)]
+    agent = FakeAgent(authority, "node-1")
+    pods[1].agent_port = await agent.start(pods[1].address)
     try:
         for pod in pods:
             pod.start()
-        yield Group(controller, pods, root)
+        yield Group(controller, agent, pods, root)
     finally:
         for pod in pods:
             pod.stop()
+        await agent.stop()
         await controller.stop()
 
 
@@ -150,11 +155,63 @@ async def test_ranks_that_all_end_well_complete_the_job(group: Group) -> None:
 
 
 async def test_a_pod_that_is_told_to_end_saves_first(group: Group) -> None:
-    await until(lambda: group.at("1.1"))
+    await until(lambda: group.at("1.1") and group.newest() is not None)
     launcher = group.pods[1].launcher
+    last = group.pods[1].last()
     assert launcher is not None
+    assert last is not None
     launcher.terminate()
-    await until(lambda: any(notice.code == "pod-terminating" for notice in group.controller.reports["uid-1"].notices))
-    assert group.controller.reports["uid-1"].terminating
-    await until(lambda: group.newest() is not None)
-    await asyncio.sleep(0)
+    await until(lambda: group.controller.reports["uid-1"].terminating)
+    notices = group.controller.reports["uid-1"].notices
+    assert [notice.code for notice in notices] == ["pod-terminating"]
+    await until(lambda: (newest := group.newest()) is not None and newest.step > last.step)
+    await until(lambda: launcher.poll() is not None)
+    assert launcher.returncode == 0
+    (ended,) = {pod.last().step for pod in group.pods[1:] if pod.last()}
+    newest = group.newest()
+    assert newest is not None
+    assert ended - newest.step < 25
+
+
+async def test_a_dying_node_is_told_by_its_agent_and_its_member_asked_to_be_replaced(group: Group) -> None:
+    await until(lambda: group.at("1.1") and group.newest() is not None)
+    last = group.pods[1].last()
+    assert last is not None
+    notice = Notice("xid-79-boot", "xid-79", Severity.FATAL, Scope.NODE, Repair.REBOOT, "GPU has fallen off the bus")
+    group.agent.say(notice)
+    await until(lambda: group.agent.acknowledged == ("xid-79-boot",))
+    await until(lambda: (report := group.report()) is not None and bool(report.exclude) and report.saved)
+    report = group.report()
+    assert report is not None
+    assert [item.uid for item in report.exclude] == ["uid-1"]
+    assert report.newest is not None
+    assert report.newest.step >= last.step
+
+
+@pytest.mark.parametrize("group", [{"NO_ROOT": "yes"}], indirect=True)
+async def test_without_a_checkpoint_root_a_killed_rank_resumes_from_memory(group: Group) -> None:
+    await until(lambda: group.at("1.1"))
+    await until(lambda: all((pod.folder / "shm" / "slot-0-0" / "header").exists() for pod in group.pods))
+    await until(group.advanced())
+    os.kill(group.pids()[1], signal.SIGKILL)
+    await until(lambda: group.at("1.2"))
+    assert all(last.first > 0 for pod in group.pods if (last := pod.last()))
+    assert group.controller.reports["uid-0"].root_state == "none"
+
+
+async def test_a_volume_that_is_not_there_is_named(tmp_path: Path) -> None:
+    authority = Authority()
+    controller = FakeController(authority, 1)
+    await controller.start()
+    pod = Pod(
+        tmp_path / "pod", 0, f"127.0.0.1:{controller.port}", authority.pem, f"{tmp_path}/nowhere/.rlguard", size=1
+    )
+    try:
+        pod.start()
+        await until(lambda: "uid-0" in controller.reports and "not mounted" in controller.reports["uid-0"].root_state)
+        await until(lambda: (leader := controller.leader()) is not None and leader.group is not None)
+        assert controller.reports["uid-0"].disk_generation is None
+        assert not (tmp_path / "nowhere").exists()
+    finally:
+        pod.stop()
+        await controller.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from rlguard.messages import FlushOrder
 from rlguard.model import CheckpointId, Incarnation, Member, World
 from rlguard.train import pages
 from rlguard_sidecar.flush import flush
-from rlguard_sidecar.root import OK, RootState, RootWatch, volume_of
-from rlguard_sidecar.rootcheck import check
+from rlguard_sidecar.root import OK, RootState, RootWatch
+from rlguard_sidecar.rootcheck import check, volume_of
 from rlguard_sidecar.storeactions import StoreActions, Stores, stores_of
 
 FIRST = Incarnation(1, 1)
@@ -187,14 +188,23 @@ async def test_completion_is_marked_under_the_own_claim_also_after_a_restart(
 
 
 async def test_what_the_root_refuses_is_an_answer_in_words(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    stores = stores_of(str(tmp_path / "file"), tmp_path)
+    (tmp_path / ".rlguard").write_text("no folder")
+    stores = stores_of(str(tmp_path / ".rlguard"), tmp_path)
     failing = StoreActions(stores, "uid-0", lambda: "job", boottime)
     answer = await failing.do(facts.ClaimAttempt(FIRST, "uid-0"))
     assert isinstance(answer, facts.StoreFailed)
     assert answer.operation is facts.Operation.CLAIM
-    assert str(tmp_path / "file") in answer.detail
+    assert str(tmp_path / ".rlguard") in answer.detail
     await stores.lineage.close()
+
+
+async def test_where_no_volume_is_mounted_no_lineage_begins(tmp_path: Path) -> None:
+    root = tmp_path / "nowhere" / ".rlguard" / "team"
+    stores = stores_of(str(root), tmp_path)
+    answer = await StoreActions(stores, "uid-0", lambda: "job", boottime).do(facts.ClaimAttempt(FIRST, "uid-0"))
+    assert isinstance(answer, facts.StoreFailed)
+    assert "not mounted" in answer.detail
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - a plain call, nothing to wait for
 
 
 async def test_without_a_root_the_lineage_is_kept_and_nothing_is_flushed(tmp_path: Path) -> None:
