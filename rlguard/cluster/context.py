@@ -25,7 +25,8 @@ class Clock:
 class Context:
     """Everything a group's decision rests on. `avoided`: nodes of the stored avoid list. `held`: the breaker's reason.
 
-    `recreations` counts those within the budget's window.
+    `recreations` counts those within the budget's window; `saving_since` is when the recreation that waits for saving
+    was written.
     """
 
     view: View
@@ -36,6 +37,7 @@ class Context:
     avoided: frozenset[str]
     held: str | None
     recreations: int
+    saving_since: float | None
 
     @property
     def now(self) -> float:

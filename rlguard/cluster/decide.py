@@ -21,7 +21,7 @@ from rlguard.cluster.facts import Job, JobKey
 from rlguard.cluster.group import next_group
 from rlguard.cluster.silence import breaker
 from rlguard.cluster.status import Avoided, GroupStatus, GuardStatus, status_to_json
-from rlguard.cluster.view import SeenGuard, View
+from rlguard.cluster.view import SAVING, SeenGuard, View
 from rlguard.drive import Decision
 from rlguard.errors import BadConfigError
 from rlguard.model import GroupKey
@@ -103,6 +103,7 @@ def _context(
         avoided=frozenset(entry.node for entry in seen.guard.status.avoid),
         held=held,
         recreations=len(recent),
+        saving_since=seen.since.get((index, SAVING)),
     )
 
 

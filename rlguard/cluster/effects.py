@@ -37,8 +37,7 @@ def _grants(context: Context, stored: GroupStatus) -> Iterator[TellGrant]:
 
 
 def _grant(context: Context, stored: GroupStatus, leader: HeardPod) -> Grant:
-    saving = stored.phase is Phase.RECREATING and stored.pending is None
-    left = save_left(context, stored) if saving else None
+    going = stored.phase is Phase.RECREATING and context.held is None
     return Grant(
         key=context.key,
         generation=stored.generation,
@@ -48,8 +47,9 @@ def _grant(context: Context, stored: GroupStatus, leader: HeardPod) -> Grant:
         world=World(stored.world) if stored.world else None,
         world_number=stored.world_number,
         expected=stored.newest,
-        # Whole seconds: a message that changes with each decision would be sent with each decision.
-        save_within=float(int(left)) if left is not None else None,
+        # Whole seconds: a message that changes with each decision would be sent with each decision. 0 to the end, so
+        # that a saved group stays as it is until its pods are gone.
+        save_within=float(int(save_left(context, stored) or 0.0)) if going else None,
         want=_want(stored.phase),
         why=stored.why,
         timing=context.spec.timing,

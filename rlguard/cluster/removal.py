@@ -12,16 +12,16 @@ from typing import Final
 
 from rlguard.cluster.context import Context, exclusions
 from rlguard.cluster.facts import Pod
-from rlguard.cluster.incidents import opened
+from rlguard.cluster.incidents import with_recreation
 from rlguard.cluster.silence import Proof
 from rlguard.cluster.status import DeleteKind, GroupStatus, PendingDelete
 from rlguard.cluster.view import SeenPod
-from rlguard.messages import Exclusion, PodReport
-from rlguard.model import Phase, Rung
+from rlguard.messages import Exclusion
+from rlguard.model import Incarnation, Phase
 
-SAVE_LIMIT: Final = 60.0
-"""How long a deletion waits for the coordinator to save, in seconds; less if the node leaves earlier."""
-LEAVE_MARGIN: Final = 10.0
+SAVE_LIMIT: Final = 130.0
+"""How long a deletion waits for the coordinator to save, in seconds: a little longer than it takes by itself."""
+LEAVE_MARGIN: Final = 3.0
 """So long before a node leaves, nothing waits for saving any more."""
 SILENT_LEADER: Final = 120.0
 """A leader's sidecar silent for so long, with its node alive and no member hearing it, costs the group (A7)."""
@@ -115,15 +115,16 @@ def _recreate(context: Context, stored: GroupStatus, cause: tuple[str, str]) -> 
         return replace(stored, phase=Phase.GAVE_UP, why=why)
     if save_left(context, stored) is not None:
         return replace(stored, phase=Phase.RECREATING, why=f"saving first: {detail}")
-    incident = opened(stored, Rung.RECREATE, fault, detail, context.clock)
     pending = PendingDelete(DeleteKind.RECREATE, (stored.leader_uid,), (), detail)
     marked = replace(
         stored,
         phase=Phase.RECREATING,
         why=detail,
         pending=pending,
-        incidents=(*stored.incidents, incident),
-        recreations=(*stored.recreations, incident.id)[-context.spec.restart.recreations - 1 :],
+        incidents=with_recreation(stored, fault, detail, context.clock),
+        recreations=(*stored.recreations, str(Incarnation(stored.generation, stored.attempt)))[
+            -context.spec.restart.recreations - 1 :
+        ],
     )
     return settle(context, marked)
 
@@ -133,15 +134,18 @@ def save_left(context: Context, stored: GroupStatus) -> float | None:
     report = context.report(stored)
     if report is None or report.saved or not stored.world:
         return None
-    heard = context.view.heard[stored.leader_uid]
-    left = SAVE_LIMIT - max([0.0, *(context.now - since for since in heard.asked.values())])
-    left = min([left, *_time_to_leave(heard.report, context.now - heard.at)])
+    waited = context.now - context.saving_since if context.saving_since is not None else 0.0
+    left = min([SAVE_LIMIT - waited, *_time_to_leave(context, stored.leader_uid)])
     return left if left > 0 else None
 
 
-def _time_to_leave(report: PodReport, age: float) -> list[float]:
-    seconds = [notice.seconds_left for notice in report.notices if notice.seconds_left is not None]
-    return [left - age - LEAVE_MARGIN for left in seconds]
+def _time_to_leave(context: Context, uid: str) -> list[float]:
+    """Seconds that each dated notice still leaves to the pod."""
+    heard = context.view.heard.get(uid)
+    if heard is None:
+        return []
+    seconds = [notice.seconds_left for notice in heard.report.notices if notice.seconds_left is not None]
+    return [left - (context.now - heard.at) - LEAVE_MARGIN for left in seconds]
 
 
 # ---------------------------------------------------------------- single workers
@@ -174,4 +178,5 @@ def _due(context: Context, stored: GroupStatus, exclusion: Exclusion) -> bool:
         return False
     if not exclusion.leaving:
         return context.lost(seen)
-    return report.saved or context.lost(seen) or context.asked_for(stored, exclusion.uid) > SAVE_LIMIT
+    left = min([SAVE_LIMIT - context.asked_for(stored, exclusion.uid), *_time_to_leave(context, exclusion.uid)])
+    return report.saved or left <= 0 or context.lost(seen)

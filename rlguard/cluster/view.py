@@ -29,9 +29,11 @@ from rlguard.cluster.facts import (
     Written,
 )
 from rlguard.messages import AgentReport, GroupReport, PodReport
-from rlguard.model import GroupKey
+from rlguard.model import GroupKey, Phase
 from rlguard.policy import SUSPECT
 
+SAVING: Final = "saving"
+"""Stands in `SeenGuard.since` for a group that is about to be recreated."""
 REMEMBERED: Final = 4096
 """Pods remembered after they are gone; far more than can wait for a replacement at once."""
 
@@ -82,8 +84,8 @@ class Renewal:
 class SeenGuard:
     """A Guard; `written_at` is when this controller last wrote its status.
 
-    `since`: when this controller first saw each recreation (group, id) of its budget; no clock of another machine is
-    compared (A6), so a new controller counts the window anew.
+    `since`: when this controller first saw each recreation (group, id) of its budget, and `SAVING` written; no clock of
+    another machine is compared (A6), so a new controller counts anew.
     """
 
     guard: Guard
@@ -237,6 +239,7 @@ def _see_guard(view: View, at: float, guard: Guard) -> View:
 
 def _with_guard(view: View, seen: SeenGuard, at: float) -> View:
     names = [(group.group, name) for group in seen.guard.status.groups for name in group.recreations]
+    names += [(group.group, SAVING) for group in seen.guard.status.groups if group.phase is Phase.RECREATING]
     since = {name: seen.since.get(name, at) for name in names}
     return replace(view, guards={**view.guards, seen.guard.key: replace(seen, since=since)})
 
