@@ -170,6 +170,20 @@ def test_resumed_from_a_folder_is_bit_equal(job: Job, undisturbed: list[str], tm
     assert job.finish() == undisturbed
 
 
+def test_a_survivor_goes_on_alone_from_its_own_memory(job: Job) -> None:
+    """The second node becomes the only one: weights as they were, its own environments, another world."""
+    step = staged_then_killed(job, 4)
+    survivor = job.nodes[1]
+    resume = {"checkpoint": f"{step}@3.1", "slot": 1, "directory": None, "memory": str(survivor.shm)}
+    survivor.start("3.2", world(1, 0, free_port()), resume)
+    assert survivor.until("exited", seconds=90, incarnation="3.2")["code"] == 0
+    output = survivor.log.read_text()
+    assert f"rank 0: resumed {step}@3.1 from memory slot 1" in output
+    assert "started fresh" not in output
+    assert f"step {step + 1} " in output
+    assert "world 1" in output
+
+
 def test_a_missing_checkpoint_ends_every_rank_and_names_the_place(job: Job) -> None:
     """Never another step than the one ordered."""
     job.start("3.1", {"checkpoint": "120@2.7", "slot": 0, "directory": None})
