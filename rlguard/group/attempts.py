@@ -24,28 +24,37 @@ LOOK_EVERY: Final = 2.0
 LOOK_EVERY_BLOCKED: Final = 10.0
 VISIBLE_WAIT: Final = 60.0
 """C8: how long to look again for a checkpoint that is known to be committed, in seconds."""
+RATE_OVER: Final = 2.0
+"""The rate of steps is measured over so many seconds at least."""
 MISSES_MEMBERS: Final = FAIL_OPEN + 30.0
 """A9: without a controller and without all members for so long, nothing to resume: run untouched."""
 
 
 def gather(view: View, now: float) -> View:
-    """Wait until the granted world is there and without ranks, then claim; or adopt what runs already."""
-    opened = _fail_open(view, now)
-    if opened is not None:
-        return opened
+    """Wait until the granted world is there and without ranks, then claim."""
     grant = view.grant
-    if grant is None or view.scan is None or undecided(view, now):
-        return view
-    if view.attempt is None:
-        adopted = _adopt(view, now)
-        if adopted is not None:
-            return adopted
-    if grant.world is None or _awaits_grant(view, now) or not _all_down(view, grant.world, now):
+    if (
+        grant is None
+        or view.scan is None
+        or grant.world is None
+        or _awaits_grant(view, now)
+        or not _all_down(view, grant.world, now)
+    ):
         return view
     changed = view.attempt is not None and uids(view.attempt.world.members) != uids(grant.world.members)
     if changed and rescue_pending(view, now):
         return view
     return _begin(view, grant.world, now)
+
+
+def open_or_adopt(view: View, now: float) -> View | None:
+    """What has to be settled before anything else can be: fail open, wait, or adopt what runs already; None: none."""
+    opened = _fail_open(view, now)
+    if opened is not None:
+        return opened
+    if view.grant is None or view.scan is None or undecided(view, now):
+        return view
+    return _adopt(view, now) if view.attempt is None else None
 
 
 def undecided(view: View, now: float) -> bool:
@@ -102,6 +111,8 @@ def _adopt(view: View, now: float) -> View | None:
         tip, record.world, number, record.nonce, record.parent, recorded=True, adopted=True, started_at=now,
         ran=frozenset(told), progress_at=now, surveyed=False,
     )  # fmt: skip
+    for report in told.values():
+        attempt = progress(view, attempt, report, now)
     view = replace(view, attempt=attempt, records={**view.records, tip: record})
     view = replace(view, newest=newest_committed(view, tip))
     return view.go(Mode.RUNNING, now, f"{tip} runs already")
@@ -123,6 +134,32 @@ def _record(view: View, tip: Incarnation) -> Record | None:
     if record is not None or view.has_root or grant is None or grant.world is None:
         return record
     return Record(tip, grant.job_uid, view.own_uid, "", grant.world, None)
+
+
+def progress(view: View, attempt: Attempt, report: MemberReport, at: float) -> Attempt:
+    """How far the attempt is, now that `report` (which `view` knows already) has come."""
+    if report.ranks is Ranks.RUNNING and report.member.uid not in attempt.ran:
+        attempt = replace(attempt, ran=attempt.ran | {report.member.uid})
+    told = [item for item in reports(view, attempt.world).values() if item.incarnation == attempt.incarnation]
+    steps = [item.step for item in told if item.step is not None]
+    if not steps:
+        return attempt
+    ahead = [item.stage.furthest for item in told if item.stage is not None]
+    attempt = replace(attempt, furthest=max(*steps, *ahead, attempt.furthest or 0))
+    slowest = min(steps)
+    if len(steps) < len(attempt.world.members) or (attempt.slowest is not None and slowest <= attempt.slowest):
+        return attempt
+    return _measured(replace(attempt, slowest=slowest, progress_at=at), slowest, at)
+
+
+def _measured(attempt: Attempt, slowest: int, at: float) -> Attempt:
+    """Reports come in bursts: only a stretch of some seconds tells a rate."""
+    if attempt.rate_from is None:
+        return replace(attempt, rate_from=(slowest, at))
+    step, since = attempt.rate_from
+    if at - since < RATE_OVER:
+        return attempt
+    return replace(attempt, rate=(slowest - step) / (at - since), rate_from=(slowest, at))
 
 
 # ---------------------------------------------------------------- claiming

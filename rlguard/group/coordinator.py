@@ -18,6 +18,7 @@ from rlguard.group.attempts import (
     fenced_by,
     look_again_at,
     newest_committed,
+    progress,
     record_of,
     take_scan,
     to_verify,
@@ -28,7 +29,7 @@ from rlguard.group.orders import order_for, report_of
 from rlguard.group.rules import HELD_LIMIT, STOP_LIMIT, advance
 from rlguard.group.saving import FLUSH_LIMIT, RESCUE_LIMIT, STAGE_LIMIT, flush_states, flushed, world_of
 from rlguard.group.view import Attempt, FlushPlan, Heard, Mode, View, failed, succeeded
-from rlguard.messages import Grant, MemberReport, Ranks
+from rlguard.messages import Grant
 from rlguard.model import CheckpointId
 from rlguard.policy import HEARTBEAT, SUSPECT
 
@@ -153,34 +154,15 @@ def _member_heard(view: View, fact: facts.MemberHeard) -> View:
     attempt = view.attempt
     if attempt is None or report.incarnation != attempt.incarnation or uid not in attempt.world.uids:
         return view
-    return replace(view, attempt=_progress(view, attempt, report, fact.at))
-
-
-def _progress(view: View, attempt: Attempt, report: MemberReport, at: float) -> Attempt:
-    if report.ranks is Ranks.RUNNING and report.member.uid not in attempt.ran:
-        attempt = replace(attempt, ran=attempt.ran | {report.member.uid})
-    steps = [_step_of(view, attempt, uid) for uid in attempt.world.uids]
-    known = [step for step in steps if step is not None]
-    ahead = [*known, *([report.stage.furthest] if report.stage else []), attempt.furthest or 0]
-    furthest = max(ahead) if known else attempt.furthest
-    slowest = min(known) if len(known) == len(steps) else None
-    if slowest is None or (attempt.slowest is not None and slowest <= attempt.slowest):
-        return replace(attempt, furthest=furthest)
-    rate = attempt.rate
-    if attempt.slowest is not None and at > attempt.progress_at:
-        rate = (rate + (slowest - attempt.slowest) / (at - attempt.progress_at)) / 2
-    return replace(attempt, furthest=furthest, slowest=slowest, progress_at=at, rate=rate)
-
-
-def _step_of(view: View, attempt: Attempt, uid: str) -> int | None:
-    heard = view.members.get(uid)
-    return heard.report.step if heard is not None and heard.report.incarnation == attempt.incarnation else None
+    return replace(view, attempt=progress(view, attempt, report, fact.at))
 
 
 def _grant_heard(view: View, fact: facts.GrantHeard) -> View:
     grant, old = fact.grant, view.grant
     if old is not None and (grant.generation, grant.world_number) < (old.generation, old.world_number):
         return view
+    if old is None and grant.leader.uid != view.own_uid:
+        return view  # said of an earlier leader pod, before this one was known
     same = old is not None and _gist(old) == _gist(grant)
     held_out = view.held_out and grant.save_within is not None
     return replace(view, grant=grant, grant_at=view.grant_at if same else fact.at, held_out=held_out)

@@ -12,7 +12,7 @@ from rlguard.group.facts import LauncherState, MemberAction, MemberFact, RankSee
 from rlguard.group.memory import Reading, StageChoice, choose_slot, slot_with, stage_state
 from rlguard.messages import FlushResult, FlushState, MemberReport, Order, Ranks, Slot, Want
 from rlguard.model import Incarnation, Member, Notice, Repair, Scope, Severity
-from rlguard.policy import FAIL_OPEN, HEARTBEAT, T_SELF
+from rlguard.policy import FAIL_OPEN, HEARTBEAT, SUSPECT, T_SELF
 
 GRACE_SELF: Final = 2.0
 """Between SIGTERM and SIGKILL when a member stops its own ranks, in seconds."""
@@ -291,10 +291,10 @@ def _coordinator_link(view: MemberView, fact: facts.CoordinatorLink) -> MemberVi
 
 
 def _reach(view: MemberView, at: float) -> MemberView:
-    """A5: only the loss of both links starts the clock."""
+    """A5: only the loss of both links starts the clock, at the last moment at which anything can have been heard."""
     if view.coordinator_open or view.controller_open:
         return replace(view, cut_since=None)
-    return view if view.cut_since is not None else replace(view, cut_since=at)
+    return view if view.cut_since is not None else replace(view, cut_since=at - SUSPECT)
 
 
 def _launcher(view: MemberView, fact: facts.LauncherHeard) -> MemberView:

@@ -102,12 +102,17 @@ def is_saved(view: View, now: float) -> bool:
 def exclusions(view: View, now: float) -> tuple[Exclusion, ...]:
     """Whom the controller is asked to take out of the world."""
     leaving = tuple(Exclusion(uid, item.code, item.detail, leaving=True) for uid, item in view.leaving.items())
-    if view.mode is not Mode.GATHERING or (view.before is None and view.attempt is None):
+    if view.mode is not Mode.GATHERING or not _started(view) or undecided(view, now):
         return leaving
     granted = view.grant.world.members if view.grant and view.grant.world else ()
     named = {item.uid for item in leaving}
     rest = tuple(_broken(view, member.uid, now) for member in granted if member.uid not in named | {view.own_uid})
     return leaving + tuple(item for item in rest if item is not None)
+
+
+def _started(view: View) -> bool:
+    """True when this generation has claimed something: all members were there once."""
+    return floor(view).attempt > 0
 
 
 def _broken(view: View, uid: str, now: float) -> Exclusion | None:
@@ -135,8 +140,7 @@ def _phase(view: View, excluding: bool, now: float) -> Phase:
         return _running_phase(view, now)
     if view.mode is Mode.GATHERING:
         waits = view.need_number is not None or excluding
-        started = view.attempt is not None or view.before is not None
-        return Phase.WAITING if waits else Phase.STARTING if started else Phase.PENDING
+        return Phase.WAITING if waits else Phase.STARTING if _started(view) else Phase.PENDING
     return PHASES[view.mode]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from rlguard.group.attempts import choose, gather, start
+from rlguard.group.attempts import choose, gather, open_or_adopt, start
 from rlguard.group.faults import GRACE_PLANNED, Fault, fail, find_fault, halt, note_first_step, note_incident
 from rlguard.group.saving import rescue_pending, save_done, schedule
 from rlguard.group.view import After, Attempt, Leaving, Mode, Save, SaveFor, View, uids
@@ -255,6 +255,9 @@ def stop(view: View, now: float) -> View:
 
 def gathering(view: View, now: float) -> View:
     """Stopped, or not yet started: rescue what is only in memory, then gather."""
+    settled = open_or_adopt(view, now)
+    if settled is not None:
+        return settled
     grant, attempt = view.grant, view.attempt
     if grant is not None and _to_be_recreated(view):
         return view.go(Mode.HELD, now, grant.why)

@@ -70,7 +70,7 @@ def save_done(view: View, save: Save, now: float) -> bool:
         return True
     if save.target is not None:
         return not _newer(save.target, view.newest)
-    return not attempt.stepped and not unsaved(view, now)
+    return not attempt.stepped and attempt.surveyed and not unsaved(view, now)
 
 
 def schedule(view: View, now: float) -> View:

@@ -66,7 +66,8 @@ class Attempt:
     """One incarnation, from its claim on.
 
     `adopted`: begun by an earlier process of this coordinator; `surveyed`: what its members hold is known. `ran`:
-    UIDs seen running it. `furthest`, `slowest`: over all ranks; `rate` in steps per second.
+    UIDs seen running it. `furthest`, `slowest`: over all ranks; `rate` in steps per second,
+    measured from the step and moment in `rate_from`.
     """
 
     incarnation: Incarnation
@@ -84,6 +85,7 @@ class Attempt:
     slowest: int | None = None
     progress_at: float = 0.0
     rate: float = 1.0
+    rate_from: tuple[int, float] | None = None
     surveyed: bool = True
 
     @property
