@@ -140,6 +140,12 @@ def test_a_checkpoint_path_outside_the_shared_volumes_gives_no_root(pod: dict[st
     assert environment(sidecar(apply(pod, result.patch)))["RLGUARD_ROOT"] == ""
 
 
+def test_a_dollar_in_a_path_is_not_taken_for_a_variable(pod: dict[str, Any]) -> None:
+    after = inject(pod, replace(CONTEXT, checkpoint_path="/checkpoints/$(HOME)"))
+    # Kubelet makes one dollar of two before it looks for variables.
+    assert environment(sidecar(after))["RLGUARD_ROOT"] == "/checkpoints/$$(HOME)/.rlguard/training/grpo/0"
+
+
 def test_a_volume_that_the_trainer_may_only_read_stays_out_of_the_sidecar() -> None:
     pod = load("ppo-worker")
     context = replace(CONTEXT, shared_claims=None)  # nobody knows the access modes: every claim counts
