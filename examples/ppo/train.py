@@ -209,8 +209,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-step-seconds", type=float, default=0.0, help="no update is faster than this")
     parser.add_argument("--log-dir", type=Path, help="folder of the step logs")
+    parser.add_argument("--finish-file", type=Path, help="a file that may name an earlier last step, even later on")
     parser.add_argument("--digest", type=Path, help="where to write each rank's final hash: FILE.rank<R>")
     return parser.parse_args()
+
+
+def last_step(options: argparse.Namespace) -> int:
+    """Return the step to end at; whoever writes the file names one that no rank has reached yet."""
+    try:
+        return min(options.steps, int(options.finish_file.read_text()))
+    except (AttributeError, OSError, ValueError):  # no such option, no file, half a file
+        return int(options.steps)
 
 
 def seed_all(seed: int) -> None:
@@ -241,7 +250,7 @@ def train(options: argparse.Namespace) -> None:
         step = guard.resume()
 
     log = StepLog(options.log_dir, rank, world)
-    while step < options.steps:
+    while step < last_step(options):
         started = time.monotonic()
         rollout = collect(policy, envs, options.horizon)
         update(wrapped, optimizer, rollout)
