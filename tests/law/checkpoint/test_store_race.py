@@ -132,7 +132,7 @@ def race(kind: type[Store], turns: list[int], *, lists_first: bool = False) -> N
         assert newest >= result.checkpoint
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from([0, 1, 2]), max_size=250))
 def test_c2_what_was_told_as_committed_is_on_the_chain_of_whoever_comes_next(turns: list[int]) -> None:
     race(Store, turns)

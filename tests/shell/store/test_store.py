@@ -218,6 +218,28 @@ def test_c5_a_commit_that_was_killed_after_its_rename_may_be_called_again(store:
     assert store.commit(tmp, manifest) == store.commit(tmp, manifest) == Committed(ckpt("100@1.1"))
 
 
+def test_c5_a_whole_checkpoint_that_takes_the_name_at_the_last_moment_stays(store: Store, files: QuickFiles) -> None:
+    started(store, "1.1")
+    tmp, manifest = written(store, "100@1.1", b"mine", "t1")
+    rename = files.rename
+
+    def rename_after_the_deputy(source: Path, target: Path) -> None:
+        files.rename = rename  # type: ignore[method-assign]
+        committed(Store(store.root), "100@1.1", b"the deputy's", "t2")
+        rename(source, target)
+
+    files.rename = rename_after_the_deputy  # type: ignore[method-assign]
+    assert store.commit(tmp, manifest) == Committed(ckpt("100@1.1"))
+    assert (store.path_of(ckpt("100@1.1")) / "__0_0.distcp").read_bytes() == b"the deputy's"
+    assert storeprune.trash(store) == ()
+
+
+@pytest.mark.parametrize(("pod_uid", "nonce"), [("a/b", "n"), ("a", ""), ("a", "../n"), ("a.b", "n")])
+def test_c5_a_try_cannot_be_named_outside_its_folder(store: Store, pod_uid: str, nonce: str) -> None:
+    with pytest.raises(BadWireError):
+        store.begin(ckpt("1@1.1"), pod_uid, nonce)
+
+
 def test_c6_files_of_other_nodes_are_waited_for_by_name_and_size(store: Store, files: QuickFiles) -> None:
     started(store, "1.1")
     tmp, manifest = written(store, "100@1.1")
@@ -269,6 +291,22 @@ def test_c7_a_fenced_pruner_moves_and_unlinks_nothing(store: Store) -> None:
         storeprune.prune(store, inc("1.1"), keep=1)
     with pytest.raises(FencedError):
         storeprune.purge(store, inc("1.1"), storeprune.trash(store))
+    assert storeprune.trash(store) == ("1.1/1@1.1",)
+
+
+def test_c7_a_pruner_that_is_fenced_between_two_moves_stops_there(store: Store, files: QuickFiles) -> None:
+    started(store, "1.1")
+    for step in (1, 2, 3, 4):
+        committed(store, f"{step}@1.1")
+    rename = files.rename
+
+    def rename_and_claim(source: Path, target: Path) -> None:
+        rename(source, target)
+        Store(store.root).claim(Claim(inc("2.1"), "other", "n"))
+
+    files.rename = rename_and_claim  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        storeprune.prune(store, inc("1.1"), keep=2)
     assert storeprune.trash(store) == ("1.1/1@1.1",)
 
 
@@ -354,6 +392,7 @@ def test_m2_a_slot_that_changed_while_it_was_read_leaves_no_file(store: Store, f
     files.write = write_while_it_changes  # type: ignore[method-assign]
     with pytest.raises(TornReadError, match="110"):
         store.put_file(tmp, "torn", source, size=5, held=header)
+    files.write = None  # type: ignore[assignment,method-assign] # a slot that is lost already is not copied at all
     with pytest.raises(TornReadError):
         store.put_file(tmp, "old", source, size=5, held=header)
     assert fine.size == 5

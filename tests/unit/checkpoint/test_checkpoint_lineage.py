@@ -154,7 +154,9 @@ def test_c7_parents_and_the_last_two_valid_stay() -> None:
     assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, committed, keep=1) == tuple(
         ckpts("10@1.1", "30@1.1", "30@1.2")
     )
-    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, committed, keep=3) == tuple(ckpts("10@1.1", "30@1.1"))
+    assert what_to_prune(records, [inc("1.2")], inc("1.2"), committed, committed, keep=3) == tuple(
+        ckpts("10@1.1", "30@1.1")
+    )
 
 
 def test_c7_a_pruner_stops_on_a_newer_claim() -> None:
