@@ -81,10 +81,11 @@ class Guard:
         writer = self._writer
         if writer is None:
             return
-        writer.beat(step, pages.boottime_ns())
+        now = pages.boottime_ns()
+        writer.beat(step, now)
         if nan:
             writer.update(nan=True)
-        if self._peek.order() != self._answered:
+        if self._peek.order(now) != self._answered:
             self._answer(writer, step)
 
     def close(self) -> None:

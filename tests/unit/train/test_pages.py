@@ -142,6 +142,16 @@ def _read_or_torn(shm: Path) -> pages.RankPage | None:
         return None
 
 
+def test_a_control_page_that_comes_late_is_seen_at_the_next_look(tmp_path: Path) -> None:
+    """Looking for it costs a system call, so it is not looked for at every step."""
+    peek = pages.ControlPeek(tmp_path)
+    assert peek.order(10) == 0
+    pages.ControlWriter(tmp_path).write(pages.ControlPage("3.1", order=4))
+    assert peek.order(11) == 0
+    assert peek.order(10 + pages.LOOK_NS) == 4
+    assert peek.order(11 + pages.LOOK_NS) == 4
+
+
 def test_nothing_written_reads_as_nothing(tmp_path: Path) -> None:
     """Absent, empty, short, and made but never written."""
     assert pages.read_control(tmp_path) is None
