@@ -172,7 +172,9 @@ class Cluster:
 
     def job(self) -> Job:
         """The LWS."""
-        return Job(KEY, self.job_uid, self.replicas, self.size, self.isolated, True, self.job_version)
+        return Job(
+            KEY, self.job_uid, self.replicas, self.size, self.isolated, guarded=True, resource_version=self.job_version
+        )
 
     def node(self, name: str) -> Node:
         """The Node object."""
@@ -233,7 +235,18 @@ class Cluster:
         """A new pod, injected with the avoid list of now."""
         avoid = tuple(sorted(entry.node for entry in self.status.avoid))
         name = "job-0" if index == 0 else f"job-0-{index}"
-        pod = Pod(GROUP, index, f"u{next(self.uids)}", name, "", "Pending", False, False, True, avoid)
+        pod = Pod(
+            key=GROUP,
+            index=index,
+            uid=f"u{next(self.uids)}",
+            name=name,
+            node="",
+            phase="Pending",
+            unschedulable=False,
+            deleting=False,
+            injected=True,
+            avoid=avoid,
+        )
         self.pods[pod.uid] = ToyPod(pod, self.now)
         self.tell(Seen(self.now, pod))
 

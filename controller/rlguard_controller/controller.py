@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from rlguard.cluster.view import View, fold
 from rlguard.drive import Driver
 from rlguard.errors import BadConfigError
 from rlguard.io.clock import boottime, wall
-from rlguard.io.identity import CredentialsHolder
 from rlguard.io.kube import Access, Kube, from_kubeconfig, in_cluster
 from rlguard_controller.authority import Authority
 from rlguard_controller.injector import Injector
@@ -26,7 +26,7 @@ from rlguard_controller.links import Links
 from rlguard_controller.objects import SOURCES
 from rlguard_controller.perform import Performer
 from rlguard_controller.settings import Settings
-from rlguard_controller.trust import keep_trust, load_authority, lookups, review_token, service_address
+from rlguard_controller.trust import Serving, keep_trust, load_authority, lookups, review_token, service_address
 from rlguard_controller.watch import keep_watching
 
 CLOSE_WITHIN: Final = 2.0
@@ -35,22 +35,23 @@ CLOSE_WITHIN: Final = 2.0
 class Controller:
     """Wires the parts of one replica."""
 
-    def __init__(self, settings: Settings, log: Any) -> None:
+    def __init__(self, settings: Settings, log: Any, access: Access | None = None) -> None:
+        """`access`: how to reach the API server, None: as the settings say."""
+        self._access = access
         self._settings = settings
         self._log = log
-        self._credentials = CredentialsHolder()
         self._links: Links | None = None
 
     async def run(self) -> None:
         """Run all parts, for ever. Raises BadConfigError for what a person must correct."""
         settings, log = self._settings, self._log
-        async with Kube(await _access(settings)) as kube, asyncio.TaskGroup() as tasks:
+        async with Kube(self._access or await _access(settings)) as kube, asyncio.TaskGroup() as tasks:
             authority = await load_authority(kube, settings.namespace, log)
-            trust = keep_trust(kube, settings.namespace, authority, self._credentials, log)
+            serving = Serving(authority, settings.namespace)
+            trust = keep_trust(kube, settings.namespace, authority, serving, log)
             tasks.create_task(trust, name="trust")
-            await self._credentials.there()
             address = settings.address or await service_address(kube, settings.namespace, log)
-            tasks.create_task(self._serve(self._app(kube, authority, address)), name="server")
+            tasks.create_task(self._serve(self._app(kube, authority, address), serving.context), name="server")
             election = Election(kube, settings.namespace, settings.pod, boottime, log)
             tasks.create_task(election.run(lambda: self._lead(kube, election)), name="election")
 
@@ -71,12 +72,11 @@ class Controller:
         )
         return app
 
-    async def _serve(self, app: web.Application) -> None:
-        """One listener for all: callers without a certificate may ask for one, links want an identity."""
+    async def _serve(self, app: web.Application, context: ssl.SSLContext) -> None:
+        """One listener for all."""
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN)
         await runner.setup()
         try:
-            context = self._credentials.server_context()
             await web.TCPSite(runner, None, self._settings.port, ssl_context=context).start()
             await asyncio.Event().wait()
         finally:

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from rlguard.cluster.facts import JobKey
 from rlguard.errors import TransientError
-from rlguard.io.identity import CredentialsHolder
 from rlguard.io.kube import JSON_PATCH, ConflictError, Json, Kube
-from rlguard.io.tls import Key
+from rlguard.io.tls import Credentials, Key, load_certificate, server_context
 from rlguard_controller.authority import SECRET, Authority, SecretData, controller_credentials, load_or_create, renew_at
 from rlguard_controller.injector import Lookups
 from rlguard_controller.objects import guard_path
@@ -58,14 +57,34 @@ async def _create(kube: Kube, path: str, body: Json) -> bool:
     return True
 
 
-async def keep_trust(kube: Kube, namespace: str, authority: Authority, holder: CredentialsHolder, log: Any) -> None:
+class Serving:
+    """The controller's own certificate, in the one TLS context of its listener.
+
+    A caller may come without a certificate, to ask for one; the links want an identity.
+    """
+
+    def __init__(self, authority: Authority, namespace: str) -> None:
+        self._authority = authority
+        self._names = serving_names(namespace)
+        self._key = Key.generate()
+        self._credentials = self._sign()
+        self.context = server_context(self._credentials, client_required=False)
+
+    def renew(self) -> None:
+        """Another certificate in time; new connections get it."""
+        if datetime.now(UTC) >= renew_at(self._credentials.certificate):
+            self._credentials = self._sign()
+            load_certificate(self.context, self._credentials)
+
+    def _sign(self) -> Credentials:
+        return controller_credentials(self._authority, self._key, self._names, datetime.now(UTC))
+
+
+async def keep_trust(kube: Kube, namespace: str, authority: Authority, serving: Serving, log: Any) -> None:
     """Keep the serving certificate fresh, and authority and bundle published, for ever."""
-    key, said = Key.generate(), ""
+    said = ""
     while True:
-        now = datetime.now(UTC)
-        current = holder.current
-        if current is None or now >= renew_at(current.certificate):
-            holder.replace(controller_credentials(authority, key, serving_names(namespace), now))
+        serving.renew()
         try:
             await _publish(kube, namespace, authority.pem)
         except TransientError as error:

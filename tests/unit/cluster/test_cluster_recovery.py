@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cluster_kit import Cluster
+
 from rlguard.cluster.actions import DeletePod, ScaleJob, WriteStatus
 from rlguard.messages import Want
-from rlguard.model import Phase, Rung
+from rlguard.model import Phase, Repair, Rung
 
 ELASTIC = {"elastic": {"minMembers": 1}}
 
@@ -84,8 +85,6 @@ def test_a_node_that_booted_anew_but_is_still_bad_stays_avoided() -> None:
 
 
 def test_a_fault_that_a_reset_mends_is_forgiven_on_the_same_boot() -> None:
-    from rlguard.model import Repair
-
     cluster = Cluster(spec=ELASTIC, node_names=("a", "b")).running()
     cluster.notice("b", "xid-95", Repair.RESET_GPU)
     cluster.nodes["b"].verdict = cluster.nodes["b"].verdict.LEAVING

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from cluster_kit import KEY, Cluster
+
 from rlguard.cluster.actions import DeletePod, TellGrant, WriteStatus
 from rlguard.cluster.context import Clock
 from rlguard.cluster.decide import decide

@@ -1,0 +1,212 @@
+"""The whole controller against a fake API server: real TLS, real certificates, real links."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from fakeapi import FakeApi
+
+from rlguard.io.identity import request_certificate
+from rlguard.io.kube import Kube
+from rlguard.io.link import Dialler, Outbox, Target
+from rlguard.io.log import configure
+from rlguard.io.tls import CONTROLLER, Credentials, Key, client_context
+from rlguard.messages import Grant, Message, PodReport, Want
+from rlguard.model import GroupKey, Member
+from rlguard_controller.controller import Controller
+from rlguard_controller.lease import LABEL, Election
+from rlguard_controller.settings import Settings, read_settings
+from rlguard_controller.trust import CA_FILE
+
+HOME = "/api/v1/namespaces/rlguard"
+GUARD = "/apis/rlguard.io/v1alpha1/namespaces/ns/guards/job"
+LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def populate(api: FakeApi) -> None:
+    """One guarded job of one pod, a webhook configuration, the controller's own pod."""
+    hooks = [{"name": "injector.rlguard.io", "clientConfig": {}}]
+    api.put("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rlguard-injector", {"webhooks": hooks})
+    api.put(f"{HOME}/pods/me", {})
+    labels = {"rlguard.io/guard": "enabled"}
+    template = {"size": 1, "restartPolicy": "None", "workerTemplate": {"metadata": {"labels": labels}}}
+    api.put(
+        "/apis/leaderworkerset.x-k8s.io/v1/namespaces/ns/leaderworkersets/job",
+        {"spec": {"replicas": 1, "leaderWorkerTemplate": template}},
+    )
+    names = {f"{LWS}/name": "job", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "0", **labels}
+    meta = {"uid": "p1", "labels": names, "annotations": {"rlguard.io/injected": "x", "rlguard.io/avoid": ""}}
+    api.put("/api/v1/namespaces/ns/pods/job-0", {"metadata": meta, "spec": {"nodeName": "a"}})
+    api.put("/api/v1/nodes/a", {})
+
+
+def settings_for(port: int) -> Settings:
+    """The controller's settings, as the chart gives them."""
+    return read_settings(
+        {
+            "POD_NAMESPACE": "rlguard",
+            "POD_NAME": "me",
+            "RLGUARD_IMAGE": "rlguard:test",
+            "RLGUARD_AGENT_ACCOUNT": "rlguard/rlguard-agent",
+            "RLGUARD_PORT": str(port),
+            "RLGUARD_ADDRESS": f"127.0.0.1:{port}",
+        }
+    )
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until it holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of ours
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def port(api: FakeApi) -> AsyncIterator[int]:
+    """The port of a running controller."""
+    populate(api)
+    port = free_port()
+    running = asyncio.create_task(Controller(settings_for(port), configure("test"), api.access).run())
+    await until(lambda: "rlguard.io/leader" in api.objects[f"{HOME}/pods/me"]["metadata"].get("labels", {}))
+    yield port
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+def authority(api: FakeApi) -> bytes:
+    """What agents and pods are given to trust."""
+    return str(api.objects[f"{HOME}/configmaps/rlguard-authority"]["data"][CA_FILE]).encode()
+
+
+def report(uid: str = "p1") -> PodReport:
+    """What the only pod says."""
+    member = Member(0, uid, "job-0", "a", "127.0.0.1")
+    return PodReport(
+        key=GroupKey("ns", "job", 0),
+        member=member,
+        port=4000,
+        root_state="ok",
+        disk_generation=3,
+        completed=False,
+        hears_coordinator=True,
+        notices=(),
+        terminating=False,
+        untouched=False,
+        group=None,
+    )
+
+
+class Sidecar:
+    """A link to the controller in the name of a token."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self.grants: list[Grant] = []
+        self.outbox = Outbox()
+        target = Target(f"https://127.0.0.1:{port}/v1/pod", CONTROLLER)
+        self.dialler = Dialler(lambda: target, lambda: context, self.outbox, self._take)
+        self.task = asyncio.create_task(self.dialler.run())
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Grant):
+            self.grants.append(message)
+
+
+async def dial(api: FakeApi, port: int, folder: Path, token: str) -> Sidecar:
+    """A sidecar with a certificate of its own."""
+    (folder / "token").write_text(token)
+    key = Key.generate()
+    certificate = await request_certificate(f"127.0.0.1:{port}", folder / "token", authority(api), key)
+    return Sidecar(port, client_context(Credentials(certificate, key, authority(api))))
+
+
+async def test_a_pod_that_reports_gets_its_generation_and_its_world(api: FakeApi, port: int, tmp_path: Path) -> None:
+    sidecar = await dial(api, port, tmp_path, "ns/default/job-0/p1/a")
+    sidecar.outbox.publish(report())
+    await until(lambda: sidecar.grants and sidecar.grants[-1].world)
+    grant = sidecar.grants[-1]
+    assert (grant.generation, grant.world_number, grant.want) == (4, 1, Want.RUN)
+    stored = api.objects[GUARD]
+    assert stored["status"]["groups"][0]["leaderUID"] == "p1"
+    assert stored["metadata"]["ownerReferences"][0]["kind"] == "LeaderWorkerSet"
+    await until(lambda: any(path.endswith("/events") for _, path, _ in api.calls))
+    sidecar.task.cancel()
+
+
+async def test_a_pod_cannot_speak_for_another(api: FakeApi, port: int, tmp_path: Path) -> None:
+    liar = await dial(api, port, tmp_path, "ns/default/other/p9/a")
+    liar.outbox.publish(report())
+    await until(lambda: liar.dialler.state.open)
+    await asyncio.sleep(1.5)
+    assert api.objects[GUARD]["status"]["groups"][0].get("generation", 0) == 0
+    liar.task.cancel()
+
+
+async def test_written_grants_are_told_while_the_api_server_is_away(api: FakeApi, port: int, tmp_path: Path) -> None:
+    sidecar = await dial(api, port, tmp_path, "ns/default/job-0/p1/a")
+    sidecar.outbox.publish(report())
+    await until(lambda: sidecar.grants and sidecar.grants[-1].world)
+    api.down = True
+    sidecar.task.cancel()
+    again = Sidecar(port, sidecar.dialler._context())  # type: ignore[arg-type]
+    again.outbox.publish(report())
+    await until(lambda: again.grants)
+    assert again.grants[-1].world is not None
+    again.task.cancel()
+
+
+async def test_the_api_server_is_given_the_bundle_to_trust_the_injector(api: FakeApi, port: int) -> None:
+    assert port
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rlguard-injector"
+    await until(lambda: "caBundle" in api.objects[path]["webhooks"][0]["clientConfig"])
+
+
+async def test_of_two_candidates_one_leads_and_the_other_follows_after_it(api: FakeApi, kube: Kube) -> None:
+    api.put(f"{HOME}/pods/one", {})
+    api.put(f"{HOME}/pods/two", {})
+    clock = [0.0]
+    turns: list[str] = []
+
+    async def lead(name: str) -> None:
+        turns.append(name)
+        await asyncio.Event().wait()
+
+    one = Election(kube, "rlguard", "one", lambda: clock[0], configure("test"))
+    two = Election(kube, "rlguard", "two", lambda: clock[0], configure("test"))
+    first = asyncio.create_task(one.run(lambda: lead("one")))
+    await until(one.holding)
+    assert not await two._try()
+    clock[0] += 60
+    assert not one.holding(), "a leader that has not renewed for so long must not act"
+    await until(one.holding)
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    assert await two._try(), "a Lease that was released is free at once"
+    assert turns == ["one"]
+    assert LABEL not in api.objects[f"{HOME}/pods/one"]["metadata"].get("labels", {})
+
+
+async def test_a_lease_that_nobody_renews_is_taken_after_its_duration(api: FakeApi, kube: Kube) -> None:
+    spec = {"holderIdentity": "gone", "leaseTransitions": 1}
+    api.put("/apis/coordination.k8s.io/v1/namespaces/rlguard/leases/rlguard-controller", {"spec": spec})
+    clock = [0.0]
+    two = Election(kube, "rlguard", "two", lambda: clock[0], configure("test"))
+    assert not await two._try()
+    clock[0] = 9.0
+    assert not await two._try()
+    clock[0] = 11.0
+    assert await two._try()
