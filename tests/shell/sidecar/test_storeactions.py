@@ -132,6 +132,26 @@ async def test_a_flush_is_committed_and_verified(
     assert "own.bin" in rotten.detail
 
 
+async def test_a_flush_that_outlives_its_attempt_is_void_only_by_anothers_claim(
+    actions: StoreActions, stores: Stores, tmp_path: Path
+) -> None:
+    await recorded(actions)
+    slot(tmp_path / "shm", 7)
+    first, second = Incarnation(1, 2), Incarnation(2, 1)
+    assert isinstance(await actions.do(facts.ClaimAttempt(first, "uid-0")), facts.Claimed)
+    begun = await actions.do(facts.BeginFlush(CHECKPOINT))
+    assert isinstance(begun, facts.FlushBegun)
+    order = FlushOrder(begun.nonce, CHECKPOINT, begun.directory, shared=True)
+    ended = await flush(stores.bulk, tmp_path / "shm", facts.RunFlush(order, 0), 1, boottime)
+    commit = facts.Commit(CHECKPOINT, first, begun.nonce, begun.directory, "job", 1, ended.files)
+    assert isinstance(await actions.do(commit), facts.Committed)
+    other = StoreActions(stores, "uid-new", lambda: "job", boottime)
+    assert isinstance(await other.do(facts.ClaimAttempt(second, "uid-new")), facts.Claimed)
+    void = await actions.do(commit)
+    assert isinstance(void, facts.Voided)
+    assert (void.newer, void.newer_leader) == (second, "uid-new")
+
+
 async def test_a_member_that_is_not_told_to_leaves_the_shared_files_out(
     actions: StoreActions, stores: Stores, tmp_path: Path
 ) -> None:
