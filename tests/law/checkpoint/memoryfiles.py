@@ -1,3 +1,4 @@
+# ruff: noqa: D102 # methods that stand in for those of Files and Store do what those say
 """A file system in memory that can stop at any operation and then show what a machine would find afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 # methods that stand in for those of Files and Store do what those say
 """The rules of the lineage over random histories: roll-backs, zombies, resumes from memory, missing records."""
 
 from __future__ import annotations

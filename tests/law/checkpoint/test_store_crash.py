@@ -1,3 +1,4 @@
+# ruff: noqa: D102 # methods that stand in for those of Files and Store do what those say
 """Whatever operation a coordinator dies at, the newest valid checkpoint is the old or the new one, whole.
 
 Each law is also tried on stores that break one rule on purpose, and must notice.

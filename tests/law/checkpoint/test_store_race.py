@@ -1,3 +1,4 @@
+# ruff: noqa: D102 # methods that stand in for those of Files and Store do what those say
 """Coordinators of different generations at once, switched at any operation: what one was told is committed stays."""
 
 from __future__ import annotations

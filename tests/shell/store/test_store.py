@@ -8,76 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from storekit import WORLD, QuickFiles, ckpt, committed, inc, started, written
 
 from rlguard.checkpoint.outcomes import Absent, Broken, Committed, Void, Whole
-from rlguard.checkpoint.records import Claim, Completed, Manifest, Record
+from rlguard.checkpoint.records import Claim, Completed, Record
 from rlguard.errors import BadWireError, FencedError, StoreError, StoreState, TornReadError
 from rlguard.io import storeprune
-from rlguard.io.files import Files
 from rlguard.io.store import Store
-from rlguard.model import CheckpointId, Incarnation, Member, World
+from rlguard.model import CheckpointId
 from rlguard.train.pages import HeaderWriter, SlotHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from rlguard.checkpoint.names import TmpName
-
-WORLD = World((Member(0, "u0", "p0", "n0", "10.0.0.1"),))
-
-
-def inc(text: str) -> Incarnation:
-    return Incarnation.parse(text)
-
-
-def ckpt(text: str) -> CheckpointId:
-    return CheckpointId.parse(text)
-
-
-class QuickFiles(Files):
-    """The real file system with a clock of its own: waits take no time."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self.while_waiting: Callable[[], None] = lambda: None
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-        self.while_waiting()
-
-
-@pytest.fixture
-def files() -> QuickFiles:
-    return QuickFiles()
-
-
-@pytest.fixture
-def store(tmp_path: Path, files: QuickFiles) -> Store:
-    return Store(tmp_path / "root", files)
-
-
-def started(store: Store, incarnation: str, parent: str | None = None) -> None:
-    """Claim and record one incarnation."""
-    store.claim(Claim(inc(incarnation), "leader", f"n-{incarnation.replace('.', '-')}"))
-    nonce = f"n-{incarnation.replace('.', '-')}"
-    store.record(Record(inc(incarnation), "job", "leader", nonce, WORLD, ckpt(parent) if parent else None))
-
-
-def written(store: Store, name: str, content: bytes = b"weights", nonce: str = "t1") -> tuple[TmpName, Manifest]:
-    """Begin a try and put one file into it."""
-    source = store.root.parent / "source"
-    source.write_bytes(content)
-    tmp = store.begin(ckpt(name), "pod", nonce)
-    entry = store.put_file(tmp, "__0_0.distcp", source)
-    return tmp, Manifest(ckpt(name), 1, "job", "leader", (entry,), "0.1.0")
-
-
-def committed(store: Store, name: str, content: bytes = b"weights", nonce: str = "t1") -> None:
-    assert store.commit(*written(store, name, content, nonce)) == Committed(ckpt(name))
 
 
 def test_c1_a_claim_taken_by_another_is_refused_by_name(store: Store) -> None:
@@ -265,66 +207,6 @@ def test_a_manifest_of_another_step_is_refused(store: Store) -> None:
     tmp, manifest = written(store, "100@1.1")
     with pytest.raises(BadWireError, match="101@"):
         store.commit(tmp, replace(manifest, checkpoint=ckpt("101@1.1")))
-
-
-def test_c7_pruned_checkpoints_go_to_trash_and_come_back_whole(store: Store) -> None:
-    started(store, "1.1")
-    for step in (1, 2, 3, 4):
-        committed(store, f"{step}@1.1")
-    assert storeprune.prune(store, inc("1.1"), keep=2) == (ckpt("1@1.1"), ckpt("2@1.1"))
-    assert store.scan().trashed == {ckpt("1@1.1"): inc("1.1"), ckpt("2@1.1"): inc("1.1")}
-    store.restore(ckpt("2@1.1"))
-    assert isinstance(store.verify(ckpt("2@1.1"), deep=True), Whole)
-    storeprune.purge(store, inc("1.1"), storeprune.trash(store))
-    assert storeprune.trash(store) == ()
-    with pytest.raises(StoreError, match="not in trash"):
-        store.restore(ckpt("1@1.1"))
-
-
-def test_c7_a_fenced_pruner_moves_and_unlinks_nothing(store: Store) -> None:
-    started(store, "1.1")
-    for step in (1, 2, 3):
-        committed(store, f"{step}@1.1")
-    storeprune.prune(store, inc("1.1"), keep=2)
-    store.claim(Claim(inc("2.1"), "other", "n"))
-    with pytest.raises(FencedError):
-        storeprune.prune(store, inc("1.1"), keep=1)
-    with pytest.raises(FencedError):
-        storeprune.purge(store, inc("1.1"), storeprune.trash(store))
-    assert storeprune.trash(store) == ("1.1/1@1.1",)
-
-
-def test_c7_a_pruner_that_is_fenced_between_two_moves_stops_there(store: Store, files: QuickFiles) -> None:
-    started(store, "1.1")
-    for step in (1, 2, 3, 4):
-        committed(store, f"{step}@1.1")
-    rename = files.rename
-
-    def rename_and_claim(source: Path, target: Path) -> None:
-        rename(source, target)
-        Store(store.root).claim(Claim(inc("2.1"), "other", "n"))
-
-    files.rename = rename_and_claim  # type: ignore[method-assign]
-    with pytest.raises(FencedError):
-        storeprune.prune(store, inc("1.1"), keep=2)
-    assert storeprune.trash(store) == ("1.1/1@1.1",)
-
-
-def test_c7_tries_of_older_incarnations_are_swept_and_own_ones_stay(store: Store) -> None:
-    started(store, "1.1")
-    committed(store, "1@1.1")
-    written(store, "2@1.1", nonce="dead")
-    started(store, "1.2", "1@1.1")
-    written(store, "3@1.2", nonce="live")
-    storeprune.prune(store, inc("1.2"), keep=2)
-    assert os.listdir(store.root / "tmp") == ["3@1.2.pod.live"]  # noqa: PTH208 # names
-
-
-@pytest.mark.parametrize("entry", ["", "1.1", "../x/y", "1.1/..", "1.1/a/b", "x/y"])
-def test_c7_only_entries_of_trash_are_unlinked(store: Store, entry: str) -> None:
-    started(store, "1.1")
-    with pytest.raises(BadWireError):
-        storeprune.purge(store, inc("1.1"), (entry,))
 
 
 def test_foreign_and_damaged_files_are_no_reason_to_fail(store: Store) -> None:
