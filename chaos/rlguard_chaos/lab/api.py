@@ -21,38 +21,41 @@ CONFLICT = 409
 ERROR = 400
 PATCH = "application/merge-patch+json"
 JSON = "application/json"
+YAML = "application/yaml"
 
 
-def request(method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = JSON) -> tuple[int, Any]:
-    """One call: the status code and the decoded answer (text when it is no JSON).
+def request(method: str, path: str, body: Mapping[str, Any] | str | None = None, kind: str = "") -> tuple[int, Any]:
+    """One call: the status code and the decoded answer (text when it is no JSON). A body of text is YAML.
 
     Raises LabError when the API server does not answer.
     """
+    text = body if isinstance(body, str) else json.dumps(body or {})
+    headers = {"Content-Type": kind or (YAML if isinstance(body, str) else JSON)}
     context = ssl.create_default_context(cafile=layout.PKI / "ca.crt")
     context.load_cert_chain(layout.PKI / "admin.crt", layout.PKI / "admin.key")
     line = http.client.HTTPSConnection(layout.API_ADDRESS, 443, context=context, timeout=CALL_LIMIT_S)
     try:
-        line.request(method, path, json.dumps(body) if body else None, {"Content-Type": kind})
+        line.request(method, path, text.encode() if body else None, headers)
         answer = line.getresponse()
-        text = answer.read().decode()
+        said = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"the API server at {layout.API_URL} does not answer: {error}") from error
     finally:
         line.close()
     try:
-        return answer.status, json.loads(text)
+        return answer.status, json.loads(said)
     except ValueError:
-        return answer.status, text
+        return answer.status, said
 
 
-def create(path: str, body: Mapping[str, Any]) -> None:
+def create(path: str, body: Mapping[str, Any] | str) -> None:
     """Create an object; one that exists already is left as it is.
 
     Raises LabError when the API server refuses it.
     """
     status, answer = request("POST", path, body)
     if status >= ERROR and status != CONFLICT:
-        raise LabError(f"the API server refused {body.get('kind')} at {path}: {answer}")
+        raise LabError(f"the API server refused an object at {path}: {answer}")
 
 
 def patch_node_status(node: str, status: Mapping[str, Any]) -> None:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rlguard.errors import BadConfigError
 from rlguard_chaos.lab import layout
-from rlguard_chaos.lab.host import LabError, attempt, call, require_programs
+from rlguard_chaos.lab.host import LabError, call, require_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +38,12 @@ LINK = f"-s -w -X {VERSION}.gitVersion={KUBERNETES} -X {VERSION}.gitMajor={MAJOR
 CONTAINERD_TAGS = "no_btrfs,no_devmapper,no_zfs"
 MODULES = layout.PACKAGE / "modules"
 MANIFESTS = ("config/crd/bases", "config/webhook/manifests.yaml")
+OLDEST_GO = (1, 21)
+"""The first that fetches the toolchain a go.mod asks for."""
+
+FORMAT = 2
+"""Of the cache folder; to be raised when what else is in it changes."""
+
 ENVIRONMENT = "RLGUARD_LAB_BINARIES"
 
 
@@ -90,7 +99,7 @@ def provide(folder: str | None = None) -> Path:
 
 def cache_folder() -> Path:
     """Where the programs of exactly these modules and flags belong."""
-    digest = hashlib.sha256(f"{BINARIES} {LINK} {platform.machine()}".encode())
+    digest = hashlib.sha256(f"{FORMAT} {BINARIES} {LINK} {platform.machine()}".encode())
     for path in sorted(MODULES.glob("*/*")):
         digest.update(f"{path.relative_to(MODULES)}\n".encode() + path.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -109,7 +118,7 @@ def _ready(folder: Path) -> Path:
 
 
 def _build_all(target: Path) -> None:
-    require_programs("go")
+    _require_go()
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_unfinished(target.parent)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -125,6 +134,17 @@ def _build_all(target: Path) -> None:
     with contextlib.suppress(OSError):  # another build was first: its folder holds the same
         unfinished.rename(target)
     shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _require_go() -> None:
+    require_programs("go")
+    version = call("go", "env", "GOVERSION").strip()
+    found = re.match(r"go(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < OLDEST_GO:
+        raise BadConfigError(
+            f"the Go on this machine is {version}; the lab's programs need 1.21 or newer (it fetches the exact one "
+            f"itself): install it from https://go.dev/dl, or name a folder of ready programs in {ENVIRONMENT}"
+        )
 
 
 def _remove_unfinished(folder: Path) -> None:
@@ -157,10 +177,19 @@ def _build(binary: Binary, folder: Path) -> Iterator[str]:
 
 def _copy_manifests(folder: Path) -> None:
     lws = Path(call("go", "-C", MODULES / "lws", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/lws").strip())
-    for path in MANIFESTS:
-        source = lws / path
-        if source.is_dir():
-            shutil.copytree(source, folder / source.name, copy_function=shutil.copyfile)
-        else:
-            shutil.copyfile(source, folder / source.name)
-        attempt("chmod", "-R", "u+w", folder / source.name)
+    definitions, webhooks = (lws / path for path in MANIFESTS)
+    shutil.copyfile(webhooks, folder / webhooks.name)
+    (folder / definitions.name).mkdir()
+    for file in definitions.glob("*.yaml"):
+        definition = without_descriptions(yaml.safe_load(file.read_text()))
+        (folder / definitions.name / file.name).write_text(json.dumps(definition))
+
+
+def without_descriptions(schema: Any) -> Any:
+    """The same schema without its prose, which is most of it: a start is seconds faster."""
+    if isinstance(schema, list):
+        return [without_descriptions(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: part for key, part in schema.items() if key != "description" or not isinstance(part, str)}
+    return {key: without_descriptions(part) for key, part in kept.items()}

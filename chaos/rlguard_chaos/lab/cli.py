@@ -49,7 +49,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     start.set_defaults(run=_up)
     verbs.add_parser("down", help="remove the lab and everything it made").set_defaults(run=_down)
     verbs.add_parser("status", help="what runs").set_defaults(run=_status)
-    kubectl = verbs.add_parser("kubectl", help="kubectl with the lab's kubeconfig", add_help=False)
+    kubectl = verbs.add_parser("kubectl", help="kubectl with the lab's kubeconfig", add_help=False, prefix_chars="\0")
     kubectl.add_argument("words", nargs=argparse.REMAINDER)
     kubectl.set_defaults(run=_kubectl)
     node = verbs.add_parser("node", help="break a node and bring it back")

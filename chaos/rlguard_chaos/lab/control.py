@@ -28,6 +28,8 @@ CLIENTS = {
     "proxy": ("system:kube-proxy", ""),
 }
 SERVER_NAMES = ("127.0.0.1", layout.API_ADDRESS, "10.78.0.1", "localhost", "kubernetes.default.svc")
+LWS_API = "/apis/leaderworkerset.x-k8s.io/v1"
+METADATA_NAME = "metadata.tencentyun.com"
 SHARED_CLAIM = "cfs-turbo-checkpoint-pvc"
 SHARED_SIZE = "100Gi"
 READY_LIMIT_S = 60.0
@@ -64,10 +66,17 @@ def start_store(binaries: Path) -> None:
 
 
 def start_rest(binaries: Path, *, production_timers: bool) -> None:
-    """Create the lab's objects and start what needs a ready API server, where it does not run."""
+    """Create the lab's objects and start what needs a ready API server, where it does not run.
+
+    LWS comes last: started before its definition is served, its controller looks again only after 10 s.
+    """
     _write_configurations()
-    _create_objects(binaries)
     _start_missing(_rest(binaries, production_timers=production_timers))
+    _create_objects(binaries)
+    served = lambda: api.request("GET", LWS_API)[0] < api.ERROR  # noqa: E731  # one call, one word
+    api.wait_for("the LWS definition was not served", "kube-apiserver", READY_LIMIT_S, served)
+    admin = f"--kubeconfig={layout.ADMIN_KUBECONFIG}"
+    _start_missing([_program("lws", binaries / "lws-manager", f"--config={layout.STATE}/lws.json", admin)])
 
 
 def wait_for_api() -> None:
@@ -171,7 +180,6 @@ def _store(binaries: Path) -> Sequence[Program]:
 
 def _rest(binaries: Path, *, production_timers: bool) -> Sequence[Program]:
     fast = () if production_timers else ("--node-monitor-grace-period=10s", "--node-monitor-period=1s")
-    admin = f"--kubeconfig={layout.ADMIN_KUBECONFIG}"
     controllers = _program(
         "kube-controller-manager",
         binaries / "kube-controller-manager",
@@ -193,9 +201,8 @@ def _rest(binaries: Path, *, production_timers: bool) -> Sequence[Program]:
         "--bind-address=127.0.0.1",
         f"--secure-port={layout.SCHEDULER_PORT}",
     )
-    lws = _program("lws", binaries / "lws-manager", f"--config={layout.STATE}/lws.json", admin)
     dns = _program("coredns", binaries / "coredns", "-conf", f"{layout.STATE}/Corefile")
-    return controllers, scheduler, lws, dns
+    return controllers, scheduler, dns
 
 
 def _write_configurations() -> None:
@@ -223,8 +230,14 @@ def corefile() -> str:
 }}
 .:53 {{
   bind {layout.CLUSTER_DNS} {layout.NODE_DNS}
-  hosts {{
-    {layout.METADATA_ADDRESSES[0]} metadata.tencentyun.com
+  template IN A {METADATA_NAME} {{
+    answer "{{{{ .Name }}}} 60 IN A {layout.METADATA_ADDRESSES[0]}"
+  }}
+  template ANY ANY {METADATA_NAME} {{
+    rcode NOERROR
+  }}
+  template ANY ANY {{
+    rcode NXDOMAIN
   }}
 }}
 """
@@ -233,8 +246,7 @@ def corefile() -> str:
 def _create_objects(binaries: Path) -> None:
     api.create("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "lws-system"}})
     for file in sorted((binaries / "bases").glob("*.yaml")):
-        for definition in yaml.safe_load_all(file.read_text()):
-            api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", file.read_text())
     for hook in lws_webhooks((binaries / "manifests.yaml").read_text(), (layout.PKI / "ca.crt").read_bytes()):
         api.create(f"/apis/admissionregistration.k8s.io/v1/{hook['kind'].lower()}s", hook)
     api.create("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "default"}})
@@ -268,5 +280,5 @@ def _takes_lws() -> bool:
             "leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": {"containers": [container]}}},
         },
     }
-    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets?dryRun=All"
+    path = f"{LWS_API}/namespaces/default/leaderworkersets?dryRun=All"
     return api.request("POST", path, body)[0] < api.ERROR

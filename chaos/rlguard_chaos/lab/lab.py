@@ -177,21 +177,27 @@ def _build(record: Record, say: Callable[[str], None]) -> None:
     images.write_archive(folder / "pause")
     lab = Lab()
     with ThreadPoolExecutor(max_workers=4) as pool:
-        booted = [pool.submit(node.boot) for node in lab.nodes()]
+        coming = [pool.submit(_bring, node, say) for node in lab.nodes()]
         control.wait_for_api()
         say("API server ready")
         control.start_rest(folder, production_timers=record.production_timers)
         say("controllers, scheduler, LWS and DNS started")
-        for node, boot in zip(lab.nodes(), booted, strict=True):
-            boot.result()
-            node.join()
-            say(f"{node.name} started")
-        for _ in pool.map(Node.wait_ready, lab.nodes()):
-            pass
+        for node in coming:
+            node.result()
     say(f"{record.nodes} nodes Ready")
     control.wait_for_lws()
     say("LWS takes jobs")
     write_whole(layout.RECORD, json.dumps(asdict(record) | {"phase": "up"}))
+
+
+def _bring(node: Node, say: Callable[[str], None]) -> None:
+    from rlguard_chaos.lab import control  # noqa: PLC0415  # see up()
+
+    node.boot()
+    control.wait_for_api()
+    node.join()
+    node.wait_ready()
+    say(f"{node.name} Ready")
 
 
 def _mend(say: Callable[[str], None]) -> None:

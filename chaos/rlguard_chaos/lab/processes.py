@@ -8,6 +8,7 @@ the lab did not start is never in it. The cgroup of the freezer hierarchy is use
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOUNT = Path("/sys/fs/cgroup")
 CONTROL_PLANE = "control-plane"
+CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids", "hugetlb")
 DEATH_LIMIT_S = 15.0
 BURIAL_LIMIT_S = 5.0
 JOIN = 'echo 0 > "$1/cgroup.procs" && shift && exec setsid --fork "$@"'
@@ -187,6 +189,10 @@ def create_groups(owner: str) -> None:
     """Create the owner's cgroup in every hierarchy, as the kubelet expects of its root."""
     for root in _roots():
         (root / layout.CGROUP / owner).mkdir(parents=True, exist_ok=True)
+    if hierarchy() == MOUNT:  # cgroup v2: a group has the controllers that its parent hands down
+        for controller, folder in itertools.product(CONTROLLERS, (MOUNT, MOUNT / layout.CGROUP)):
+            with contextlib.suppress(OSError):  # not every kernel has every one; the kubelet names what it misses
+                (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def inside(node: str, *command: str | Path, stdin: str | None = None) -> str:

@@ -54,6 +54,7 @@ def test_only_the_clusters_name_server_knows_the_cluster() -> None:
     assert layout.NODE_DNS not in cluster
     assert "kubernetes" not in everyone
     assert "metadata.tencentyun.com" in everyone
+    assert "NXDOMAIN" in everyone
 
 
 def test_the_lws_webhooks_call_the_labs_process_for_lws_pods_alone() -> None:
@@ -107,3 +108,8 @@ def test_a_new_boot_id_differs_and_keeps_its_file(tmp_path: Path, monkeypatch: p
     before, inode = file.read_text(), file.stat().st_ino
     assert fakes.set_boot_id("node0") != before.strip()
     assert file.stat().st_ino == inode
+
+
+def test_a_schema_loses_its_prose_and_keeps_a_property_of_that_name() -> None:
+    schema = {"description": "prose", "properties": {"description": {"type": "string", "description": "prose"}}}
+    assert binaries.without_descriptions([schema]) == [{"properties": {"description": {"type": "string"}}}]
