@@ -22,7 +22,7 @@ from rlguard.cluster.group import next_group
 from rlguard.cluster.silence import breaker
 from rlguard.cluster.status import Avoided, GroupStatus, GuardStatus, status_to_json
 from rlguard.cluster.view import SAVING, SeenGuard, View
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 from rlguard.errors import BadConfigError
 from rlguard.model import GroupKey
 from rlguard.policy import GuardSpec, parse_spec

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rlguard.checkpoint.lineage import on_chain
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 from rlguard.group import facts
 from rlguard.group.attempts import (
     ADOPT_WAIT,

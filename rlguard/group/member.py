@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 from rlguard.group import facts
 from rlguard.group.facts import LauncherState, MemberAction, MemberFact, RankSeen, SlotSeen
 from rlguard.group.memory import Reading, StageChoice, choose_slot, slot_with, stage_state
