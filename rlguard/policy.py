@@ -112,7 +112,9 @@ RANGES: Final[dict[str, Range]] = {
 
 def parse_spec(spec: Mapping[str, Any] | None) -> GuardSpec:
     """The `spec` of a Guard, defaults filled in. Raises BadConfigError naming the field, its value and the range."""
-    spec = spec or {}
+    spec = {} if spec is None else spec
+    if not isinstance(spec, Mapping):
+        raise BadConfigError(f"spec: expected an object, got {spec!r:.60}")
     return GuardSpec(
         elastic=Elastic(min_members=int(_number(spec, "elastic.minMembers", 0))),
         checkpoint=_parse_checkpoint(spec),
@@ -152,7 +154,8 @@ def _parse_on_give_up(spec: Mapping[str, Any]) -> OnGiveUp:
 
 def _lookup(spec: Mapping[str, Any], path: str) -> Any:
     section, name = path.split(".")
-    part = spec.get(section) or {}
+    part = spec.get(section)
+    part = {} if part is None else part
     if not isinstance(part, Mapping):
         raise BadConfigError(f"spec.{section}: expected an object, got {part!r:.60}")
     return part.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from enum import Enum
@@ -24,6 +25,7 @@ KINDS: typing.Final[dict[str, type[Message]]] = {
 }
 MAX_BYTES: typing.Final = 1 << 20
 """No message of ours is larger; a longer one is refused unread."""
+LARGEST: typing.Final = sys.float_info.max
 
 
 def encode(message: Message) -> str:
@@ -39,7 +41,8 @@ def decode(text: str | bytes) -> Message:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadWireError(f"not JSON: {error}") from error
-    kind = KINDS.get(value.get("type", "")) if isinstance(value, dict) else None
+    name = value.get("type") if isinstance(value, dict) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise BadWireError(f"not a message of ours: {str(text[:80])!r}")
     return from_json(kind, value)
@@ -132,8 +135,15 @@ def _build_scalar(kind: Any, value: Any, at: str) -> Any:
             return kind(value)
         except ValueError as error:
             raise BadWireError(f"{at}: {error}") from error
-    if kind is float and type(value) is int:
-        return float(value)
+    if kind is float:
+        return _build_float(value, at)
     if type(value) is not kind:
         raise BadWireError(f"{at}: expected {kind.__name__}, got {value!r:.60}")
     return value
+
+
+def _build_float(value: Any, at: str) -> float:
+    """A finite number: NaN compares false with every limit, and so would pass as within it."""
+    if type(value) not in (int, float) or not -LARGEST <= value <= LARGEST:
+        raise BadWireError(f"{at}: expected a number, got {value!r:.60}")
+    return float(value)

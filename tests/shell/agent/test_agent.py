@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rlguard.io.link import Dialler, Outbox, Target
-from rlguard.io.tls import Key, client_context, node_identity
+from rlguard.io.tls import client_context, node_identity
 from rlguard.messages import Acknowledged, AgentReport, Message
 from rlguard.model import Verdict
 

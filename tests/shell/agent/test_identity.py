@@ -116,7 +116,8 @@ async def test_certificates_are_renewed_with_the_same_key_into_the_same_server_c
 ) -> None:
     monkeypatch.setattr(identity, "PAUSE_MOST", 0.01)
     monkeypatch.setattr(identity, "RENEW_AT", 0.0)
-    holder, seen = CredentialsHolder(), set()
+    holder = CredentialsHolder()
+    seen: set[bytes] = set()
     async with Fake(CONTROLLER).serving() as fake:
         task = asyncio.create_task(keep_credentials(lambda: fake.address, token, fake.authority.pem, holder))
         await holder.there()
@@ -139,11 +140,12 @@ async def test_a_controller_that_comes_late_is_waited_for(token: Path, monkeypat
     monkeypatch.setattr(identity, "PAUSE_MOST", 0.01)
     fake, holder = Fake(CONTROLLER), CredentialsHolder()
     task = asyncio.create_task(keep_credentials(lambda: fake.address, token, fake.authority.pem, holder))
-    while holder.problem is None:
-        await asyncio.sleep(0.01)
-    assert "not known yet" in holder.problem
+    await asyncio.sleep(0.1)
+    problem = holder.problem
+    assert problem is not None
+    assert "not known yet" in problem
     async with fake.serving():
         await holder.there()
-    assert holder.problem is None
+    assert holder.current is not None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
