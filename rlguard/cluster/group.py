@@ -21,9 +21,10 @@ OVER: Final = (Phase.COMPLETED, Phase.GAVE_UP)
 def next_group(context: Context, stored: GroupStatus) -> GroupStatus:
     """What the status of the group should be. The same view and status give the same answer."""
     group = settle(context, _absorb(context, stored))
-    if group.phase in OVER:
-        return group
     identified = identify(context, group)
+    if group.phase in OVER:
+        # Pods made anew are told that they may idle, and for that their leader needs a generation.
+        return replace(identified or group, phase=group.phase, why=group.why)
     if identified is not None:
         return identified
     if _failed_open(context, group):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from rlguard.cluster.context import Context
+from rlguard.cluster.incidents import budget_spent, recreation
 from rlguard.cluster.status import REFUSED_KEPT, DeleteKind, GroupStatus, PendingDelete
 from rlguard.messages import PodReport
 from rlguard.model import Phase
@@ -32,7 +33,17 @@ def identify(context: Context, stored: GroupStatus) -> GroupStatus | None:
     report = heard.report
     if report.disk_generation is None and report.root_state != NO_ROOT:
         return _unreadable(stored, report, context.now - heard.first_at)
-    return _next_generation(stored, report)
+    return _next_generation(_counted(context, stored, report), report)
+
+
+def _counted(context: Context, stored: GroupStatus, report: PodReport) -> GroupStatus:
+    """A leader that went without our doing, while its group trained, is a recreation like any other."""
+    if not stored.world or stored.phase in (Phase.RECREATING, Phase.COMPLETED, Phase.GAVE_UP):
+        return stored
+    detail = f"leader pod {report.member.pod} was replaced from outside"
+    counted = recreation(context, stored, "leader-replaced", detail)
+    spent = context.recreations >= context.spec.restart.recreations
+    return replace(counted, phase=Phase.GAVE_UP, why=f"{budget_spent(context)}: {detail}") if spent else counted
 
 
 def _waiting(stored: GroupStatus, why: str) -> GroupStatus:
@@ -53,10 +64,11 @@ def _still(pending: PendingDelete | None) -> PendingDelete | None:
 def _next_generation(stored: GroupStatus, report: PodReport) -> GroupStatus:
     """Written before anybody is told (A3). Pods of the generation before belong to a leader that is no more."""
     old = [uid for uid in stored.world_uids if uid not in stored.refused and uid != report.member.uid]
+    phase, why = _begin(stored, report)
     return replace(
         stored,
-        phase=Phase.COMPLETED if report.completed else Phase.PENDING,
-        why="the checkpoint root says that the job is complete" if report.completed else "new leader pod",
+        phase=phase,
+        why=why,
         generation=max(stored.generation, report.disk_generation or 0) + 1,
         attempt=0,
         leader_uid=report.member.uid,
@@ -66,3 +78,11 @@ def _next_generation(stored: GroupStatus, report: PodReport) -> GroupStatus:
         pending=_still(stored.pending),
         fenced=None,
     )
+
+
+def _begin(stored: GroupStatus, report: PodReport) -> tuple[Phase, str]:
+    if stored.phase is Phase.GAVE_UP:
+        return stored.phase, stored.why
+    if report.completed:
+        return Phase.COMPLETED, "the checkpoint root says that the job is complete"
+    return Phase.PENDING, "new leader pod"

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlguard.cluster.context import Clock, Context
+from rlguard.cluster.context import Context
 from rlguard.cluster.status import INCIDENTS_KEPT, GroupStatus
 from rlguard.messages import GroupReport
 from rlguard.model import Incarnation, Incident, Phase, Rung
 
 
-def with_recreation(stored: GroupStatus, fault: str, detail: str, clock: Clock) -> tuple[Incident, ...]:
-    """The incidents with one more that the controller itself saw, or with the coordinator's own come to this.
+def recreation(context: Context, stored: GroupStatus, fault: str, detail: str) -> GroupStatus:
+    """The status with one recreation more in its budget and in its incidents.
 
-    As everywhere, an incident's id is the incarnation that ends with it.
+    As everywhere, an incident's id is the incarnation that ends with it; the coordinator's own becomes this one.
     """
     name = str(Incarnation(stored.generation, stored.attempt))
+    wall = context.clock.wall
     known = next((incident for incident in stored.incidents if incident.id == name), None)
     others = [incident for incident in stored.incidents if incident.id != name]
-    fresh = known or Incident(name, fault, detail, clock.wall, Rung.RECREATE, fault, clock.wall)
-    return (*others, replace(fresh, decision=Rung.RECREATE))[-INCIDENTS_KEPT:]
+    ours = known or Incident(name, fault, detail, wall, Rung.RECREATE, fault, wall)
+    return replace(
+        stored,
+        incidents=(*others, replace(ours, decision=Rung.RECREATE))[-INCIDENTS_KEPT:],
+        recreations=(*stored.recreations, name)[-context.spec.restart.recreations - 1 :],
+    )
+
+
+def budget_spent(context: Context) -> str:
+    """The budget of recreations in words, for a group that has used it up."""
+    return f"{context.recreations} recreations in {context.spec.restart.window_seconds:g} s, no more are allowed"
 
 
 def merged(context: Context, stored: GroupStatus, report: GroupReport, *, fresh: bool) -> tuple[Incident, ...]:

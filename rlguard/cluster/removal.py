@@ -12,12 +12,12 @@ from typing import Final
 
 from rlguard.cluster.context import Context, exclusions
 from rlguard.cluster.facts import Pod
-from rlguard.cluster.incidents import with_recreation
+from rlguard.cluster.incidents import budget_spent, recreation
 from rlguard.cluster.silence import Proof
 from rlguard.cluster.status import DeleteKind, GroupStatus, PendingDelete
 from rlguard.cluster.view import SeenPod
 from rlguard.messages import Exclusion
-from rlguard.model import Incarnation, Phase
+from rlguard.model import Phase
 
 SAVE_LIMIT: Final = 130.0
 """How long a deletion waits for the coordinator to save, in seconds: a little longer than it takes by itself."""
@@ -111,22 +111,12 @@ def _recreate(context: Context, stored: GroupStatus, cause: tuple[str, str]) -> 
     if context.held is not None:
         return replace(stored, why=f"held ({context.held}); would recreate: {detail}")
     if context.recreations >= context.spec.restart.recreations:
-        why = f"{context.recreations} recreations in {context.spec.restart.window_seconds:g} s; the next: {detail}"
-        return replace(stored, phase=Phase.GAVE_UP, why=why)
+        return replace(stored, phase=Phase.GAVE_UP, why=f"{budget_spent(context)}: {detail}")
     if save_left(context, stored) is not None:
         return replace(stored, phase=Phase.RECREATING, why=f"saving first: {detail}")
     pending = PendingDelete(DeleteKind.RECREATE, (stored.leader_uid,), (), detail)
-    marked = replace(
-        stored,
-        phase=Phase.RECREATING,
-        why=detail,
-        pending=pending,
-        incidents=with_recreation(stored, fault, detail, context.clock),
-        recreations=(*stored.recreations, str(Incarnation(stored.generation, stored.attempt)))[
-            -context.spec.restart.recreations - 1 :
-        ],
-    )
-    return settle(context, marked)
+    counted = recreation(context, stored, fault, detail)
+    return settle(context, replace(counted, phase=Phase.RECREATING, why=detail, pending=pending))
 
 
 def save_left(context: Context, stored: GroupStatus) -> float | None:

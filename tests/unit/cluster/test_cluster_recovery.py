@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster_kit import Cluster
 
-from rlguard.cluster.actions import DeletePod, ScaleJob, WriteStatus
+from rlguard.cluster.actions import ScaleJob, WriteStatus
 from rlguard.messages import Want
 from rlguard.model import Phase, Repair, Rung
 
@@ -178,18 +178,32 @@ def test_when_all_is_done_the_job_is_complete_and_scaled_to_zero() -> None:
     assert cluster.status.phase is Phase.COMPLETED
 
 
-def test_pods_of_a_completed_job_idle() -> None:
+def test_pods_of_a_completed_job_idle_when_they_are_made_anew() -> None:
     cluster = Cluster().running()
     for toy in cluster.pods.values():
         toy.finished = True
+    cluster.job_version = "newer"  # somebody else writes the LWS all the time: it is never scaled
     cluster.run(3)
-    cluster.scale(1)
-    cluster.log.clear()
-    cluster.lws()
-    cluster.schedule()
-    cluster.speak()
+    old = set(cluster.told)
+    for uid in list(cluster.pods):
+        cluster.remove(uid)
+    cluster.run(10)
+    fresh = set(cluster.told) - old
+    assert fresh
+    assert {cluster.told[uid].want for uid in fresh} == {Want.IDLE}
     assert cluster.group.phase is Phase.COMPLETED
-    assert not cluster.actions(DeletePod)
+
+
+def test_a_leader_that_went_without_our_doing_is_an_incident_and_counts() -> None:
+    cluster = Cluster(spec={"restart": {"recreations": 1}}).running()
+    for _ in range(2):
+        for uid in list(cluster.pods):
+            cluster.remove(uid)
+        cluster.run(10)
+    assert cluster.group.incidents[0].fault == "leader-replaced"
+    assert cluster.group.incidents[0].first_step_at is not None
+    assert cluster.group.phase is Phase.GAVE_UP
+    assert {cluster.told[uid].want for uid in cluster.pods} == {Want.IDLE}
 
 
 def test_when_the_budget_is_spent_it_gives_up_and_holds_the_pods() -> None:
@@ -280,3 +294,37 @@ def test_a_pending_pod_with_an_old_avoid_list_is_made_anew() -> None:
     cluster.boot_node("b")
     cluster.run(10)
     assert pending.uid not in cluster.pods
+
+
+def test_a_group_grows_to_at_most_twice_its_members_at_once() -> None:
+    cluster = Cluster(size=5, spec=ELASTIC, node_names=("a", "b", "c", "d", "e")).running()
+    for name in ("b", "c", "d", "e"):
+        cluster.notice(name, "spot-reclaim")
+    cluster.run(12)
+    assert cluster.world == ["a"]
+    for name in ("b", "c", "d", "e"):
+        cluster.boot_node(name)
+    sizes = []
+    for _ in range(30):
+        cluster.run(1)
+        sizes.append(len(cluster.world))
+    assert list(dict.fromkeys(sizes)) == [1, 2, 4, 5]
+
+
+def test_while_actions_are_held_no_pod_is_ended_by_force() -> None:
+    cluster = Cluster(node_names=("a", "b", "c", "d", "e")).running()
+    for name in ("b", "c", "d"):
+        cluster.kill_node(name)
+    cluster.end(next(toy for toy in cluster.pods.values() if toy.pod.index == 1), force=False)
+    cluster.run(60)
+    assert cluster.condition("Held")[0] == "True"
+    assert cluster.deleted() == []
+
+
+def test_a_pod_that_hangs_terminating_on_a_dead_node_is_ended_by_force() -> None:
+    cluster = Cluster().running()
+    cluster.kill_node("b")
+    cluster.end(next(toy for toy in cluster.pods.values() if toy.pod.index == 1), force=False)
+    cluster.run(40)
+    assert cluster.deleted() == ["job-0-1!"]
+    assert cluster.world == ["a", "c"]
