@@ -14,7 +14,7 @@ from uuid import uuid4
 from rlguard.cluster.actions import Action, DeletePod, EnsureGuard, Event, ScaleJob, TellGrant, WriteStatus
 from rlguard.cluster.facts import Fact, JobKey, Seen, Written
 from rlguard.cluster.status import status_to_json
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 from rlguard.io.kube import JSON_PATCH, ConflictError, Json, Kube, KubeError, NotFoundError
 from rlguard_controller.links import Links
 from rlguard_controller.objects import GUARD_API, LWS_API, guard_of, guard_path, job_path, pod_path
@@ -23,6 +23,8 @@ PAUSE: Final = 1.0
 """Seconds before a failed action is tried again; a deletion that was accepted is repeated after `REPEAT`."""
 REPEAT: Final = 3.0
 IN_FLIGHT: Final = 64
+BATCH: Final = 0.02
+"""Seconds between two decisions: the reports of a thousand pods are then judged together."""
 EVENT_LENGTH: Final = 1024
 """The API server refuses longer Event messages."""
 COMPONENT: Final = "rlguard-controller"
@@ -45,7 +47,7 @@ class Performer:
         self._why: dict[Any, str] = {}
 
     async def perform(self, decision: Decision) -> None:
-        """Start what is to be done; returns without waiting for it."""
+        """Start what is to be done; returns without waiting for it, after the least pause between two decisions."""
         self._say(decision.why)
         now = self._now()
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
@@ -54,6 +56,7 @@ class Performer:
                 self._links.grant(action.uid, action.grant)
             else:
                 self._start(action)
+        await asyncio.sleep(BATCH)
 
     async def close(self) -> None:
         """End what is under way."""

@@ -7,7 +7,7 @@ from typing import Final
 from rlguard.cluster.context import Clock, Context
 from rlguard.cluster.status import Avoided, GroupStatus, Until
 from rlguard.cluster.view import SeenPod, View
-from rlguard.messages import Exclusion
+from rlguard.messages import Exclusion, GroupReport
 from rlguard.model import Notice, Repair, Scope, Severity, Verdict
 from rlguard.policy import NODE_LOST, SUSPECT
 
@@ -37,45 +37,41 @@ def _vanished(view: View, entry: Avoided, clock: Clock) -> bool:
 
 def newly_avoided(context: Context, stored: GroupStatus) -> tuple[Avoided, ...]:
     """The nodes that this group must leave now, each with the reason."""
+    report = context.report(stored)
+    missed = _in_question(stored, report)
+    asked = {exclusion.uid: exclusion for exclusion in report.exclude} if report is not None else {}
     found: list[Avoided] = []
     for seen in context.members.values():
-        reason = _reason_to_leave(context, stored, seen)
-        if reason is not None and seen.pod.node and seen.pod.node not in context.avoided:
+        if not seen.pod.node or seen.pod.node in context.avoided:
+            continue
+        reason = NODE_LOST_REASON if seen.pod.uid in missed and context.lost(seen) else None
+        reason = reason or _code(asked.get(seen.pod.uid)) or _code_of_leader(context, report, seen)
+        if reason is not None:
             found.append(_entry(context, seen, reason))
     return tuple(found)
 
 
-def _reason_to_leave(context: Context, stored: GroupStatus, seen: SeenPod) -> str | None:
-    if seen.pod.uid in _in_question(context, stored) and context.lost(seen):
-        return NODE_LOST_REASON
-    report = context.report(stored)
-    if report is None:
+def _code_of_leader(context: Context, report: GroupReport | None, seen: SeenPod) -> str | None:
+    if seen.pod.index or report is None or report.recreate is None:
         return None
-    asked = next((exclusion for exclusion in report.exclude if exclusion.uid == seen.pod.uid), None)
-    if asked is not None:
-        return _code(asked)
-    fatal = _fatal_notices(context, seen) if seen.pod.index == 0 and report.recreate is not None else []
-    return fatal[0].code if fatal else None
+    return next((notice.code for notice in _notices(context, seen) if _is_fatal(notice)), None)
 
 
-def _in_question(context: Context, stored: GroupStatus) -> frozenset[str]:
+def _in_question(stored: GroupStatus, report: GroupReport | None) -> frozenset[str]:
     """Members whose loss would be acted on: proof is only looked for where somebody misses them."""
-    report = context.report(stored)
     silent = [exclusion.uid for exclusion in report.exclude if not exclusion.leaving] if report is not None else []
     forced = stored.pending.force if stored.pending is not None else ()
     return frozenset([stored.leader_uid, *silent, *forced])
 
 
-def _code(asked: Exclusion) -> str | None:
-    return asked.code if asked.leaving and asked.code not in POD_ONLY else None
+def _code(asked: Exclusion | None) -> str | None:
+    return asked.code if asked is not None and asked.leaving and asked.code not in POD_ONLY else None
 
 
-def _fatal_notices(context: Context, seen: SeenPod) -> list[Notice]:
-    return [
-        notice
-        for notice in _notices(context, seen)
-        if notice.severity is Severity.FATAL and notice.scope is not Scope.PROCESS and notice.code not in POD_ONLY
-    ]
+def _is_fatal(notice: Notice) -> bool:
+    """True for what costs the node: a fatal fault, or a date by which it goes."""
+    fatal = notice.severity is Severity.FATAL or notice.seconds_left is not None
+    return fatal and notice.scope is not Scope.PROCESS and notice.code not in POD_ONLY
 
 
 def _notices(context: Context, seen: SeenPod) -> tuple[Notice, ...]:
