@@ -36,18 +36,26 @@ from rlguard.policy import HEARTBEAT, SUSPECT
 
 def begin(own_uid: str, size: int, has_root: bool, now: float) -> View:
     """The view of a coordinator whose process has just begun. `size`: pods of the group by its LWS."""
-    return View(own_uid=own_uid, size=size, has_root=has_root, born=now, since=now)
+    return View(own_uid=own_uid, size=size, has_root=has_root, born=now, since=now, awake_at=now)
 
 
 def fold(view: View, fact: CoordinatorFact) -> View:
     """Take in a fact, then follow the rules at its time."""
     absorb: Callable[[View, Any], View] = ABSORB[type(fact)]
-    return advance(absorb(view, fact), fact.at)
+    return advance(absorb(_awake(view, fact.at), fact), fact.at)
+
+
+def _awake(view: View, at: float) -> View:
+    """A4: silence counts while this process could hear. After a gap of its own everybody is given time again."""
+    if at - view.awake_at > SUSPECT:
+        members = {uid: replace(heard, at=max(heard.at, at)) for uid, heard in view.members.items()}
+        return replace(view, awake_at=at, members=members)
+    return replace(view, awake_at=max(at, view.awake_at))
 
 
 def decide(view: View, now: float) -> Decision:
     """What to do now. If time alone has changed something, only `Advance`."""
-    if advance(view, now) is not view:
+    if now - view.awake_at > SUSPECT or advance(view, now) is not view:
         return Decision((facts.Advance(),), view.mode, now)
     orders = ((uid, order_for(view, uid, now)) for uid in sorted(view.members))
     actions: list[CoordinatorAction] = [facts.SendOrder(uid, order) for uid, order in orders if order is not None]

@@ -167,7 +167,7 @@ class OpenIncident:
 class View:
     """The coordinator's whole knowledge.
 
-    `born`: when its process began; `size`: members of the group by its LWS; `before`: the last attempt that ran, while
+    `born`: when its process began; `awake_at`: the time of the newest fact; `size`: members of the group by its LWS; `before`: the last attempt that ran, while
     `attempt` is still being started; `held_out`: the controller
     did not recreate the group in time; `noticed`: when each (UID, notice id) was first heard; `handled`: notices that
     the controller has judged by a grant; `uncertain`: commits that our own next claim made void, unless its record
@@ -181,6 +181,7 @@ class View:
     mode: Mode = Mode.GATHERING
     since: float = 0.0
     why: str = ""
+    awake_at: float = 0.0
     wall_offset: float = 0.0
     grant: Grant | None = None
     grant_at: float = 0.0
