@@ -47,14 +47,15 @@ def merged(context: Context, stored: GroupStatus, report: GroupReport, *, fresh:
 
 def _resumed(context: Context, stored: GroupStatus, report: GroupReport, incident: Incident) -> Incident:
     """A recreation is over with the first new step of a later generation."""
-    if incident.decision is not Rung.RECREATE or incident.first_step_at is not None or report.incarnation.attempt == 0:
+    if incident.decision is not Rung.RECREATE or report.incarnation.attempt == 0:
         return incident
     if _generation(incident) >= report.incarnation.generation:
         return incident
     if incident.resumed is None and report.newest is not None and stored.step is not None:
         lost = max(0, stored.step - report.newest.step)
         incident = replace(incident, resumed=report.newest, lost_steps=lost)
-    return replace(incident, first_step_at=context.clock.wall) if report.phase is Phase.RUNNING else incident
+    stepped = incident.first_step_at is None and report.phase is Phase.RUNNING
+    return replace(incident, first_step_at=context.clock.wall) if stepped else incident
 
 
 def _generation(incident: Incident) -> int:
