@@ -56,7 +56,7 @@ class FakeSidecar:
             environment["RLGUARD_WORLD"] = json.dumps({**world, "incarnation": incarnation})
         self.order({"type": "start", "incarnation": incarnation, "env": environment})
 
-    def until(self, *phases: str, seconds: float = 40, **expected: Any) -> dict[str, Any]:
+    def until(self, *phases: str, seconds: float = 90, **expected: Any) -> dict[str, Any]:
         """Read states until one is in a phase of these; fails with the last state and the output."""
         self._connection.settimeout(seconds)
         end = time.monotonic() + seconds

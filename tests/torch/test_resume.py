@@ -84,7 +84,7 @@ class Job:
 
     def wait(self, incarnation: str, what: str, **expected: Any) -> None:
         """Until both ranks' pages show all of `expected` (a step: at least that)."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             seen = [self.page(index, incarnation) for index in range(2)]
             if all(page and _matches(page, expected) for page in seen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -231,7 +232,7 @@ def test_a_log_that_nobody_reads_does_not_keep_orders_from_being_obeyed(tmp_path
             tmp_path, [sys.executable, "-c", "while True: print('x' * 1000)"], output=clogged.stdin.fileno()
         )
         one.start("3.1", None)
-        one.until("running", seconds=10)
+        eventually(lambda: not select.select([], [clogged.stdin], [], 0)[1])
         one.order({"type": "stop", "incarnation": "3.1", "grace_s": 0.2})
         one.until("gone", seconds=10)
         one.close()

@@ -87,6 +87,33 @@ def test_a_heartbeat_changes_step_and_time_and_nothing_else(tmp_path: Path) -> N
     assert read.heartbeat_ns > 1234
 
 
+class Watched:
+    """A body or part of one that looks at its page, as a reader would, in the middle of being written."""
+
+    def __init__(self, shm: Path) -> None:
+        self.shm = shm
+        self.torn = 0
+
+    def pack_into(self, *_args: object) -> None:
+        """Stand in for `struct.Struct.pack_into`."""
+        with pytest.raises(pages.TornPageError):
+            pages.read_rank(self.shm, 0)
+        self.torn += 1
+
+
+def test_a_page_is_torn_to_readers_while_either_path_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole page, and the heartbeat alone."""
+    writer, watched = pages.RankWriter(tmp_path, 0, PAGE), Watched(tmp_path)
+    monkeypatch.setattr(pages, "_BEAT", watched)
+    writer.beat(1, 1)
+    assert watched.torn == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(writer, "_layout", writer._layout._replace(body=watched))
+    writer.write(PAGE)
+    assert watched.torn == 2
+    assert pages.read_rank(tmp_path, 0) is not None
+
+
 @given(body=st.binary(min_size=16, max_size=64), begin=st.integers(16, 80))
 def test_a_page_under_way_is_torn_whatever_its_bytes(shm: Path, body: bytes, begin: int) -> None:
     """A writer killed between its first and its last store."""
