@@ -96,10 +96,11 @@ class Supervisor:
 
     def _ended(self, code: int) -> None:
         now = time.monotonic()
-        self._pause = PAUSE_FIRST if now - self._started_at > HEALTHY_AFTER else min(self._pause * 2, PAUSE_MOST)
-        self._child, self._start_at = None, now + self._pause
+        pause = PAUSE_FIRST if now - self._started_at > HEALTHY_AFTER else self._pause
+        self._child, self._start_at = None, now + pause
+        self._pause = min(pause * 2, PAUSE_MOST)
         if not self._ending:
-            _say(f"the sidecar process ended with {code}; starting it again in {self._pause:.1f} s")
+            _say(f"the sidecar process ended with {code}; starting it again in {pause:.1f} s")
 
 
 def _say(text: str) -> None:

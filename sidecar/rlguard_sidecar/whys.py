@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 
 
 class Whys:
