@@ -89,15 +89,17 @@ def _belongs(key: GroupKey, job: Job) -> bool:
 
 
 def _root(view: View, job: Job) -> Condition:
-    leaders = [
+    told = [
         heard.report
         for uid, seen in view.pods.items()
         if _belongs(seen.pod.key, job) and (heard := view.heard.get(uid)) is not None
     ]
-    if any(report.root_state == NO_ROOT for report in leaders):
+    if not told:
+        return Condition("NoCheckpointRoot", "Unknown", "NotReported", "no pod has said yet")
+    if any(report.root_state == NO_ROOT for report in told):
         message = "no ReadWriteMany volume, or several: recovery is from memory only; set spec.checkpoint.path"
         return Condition("NoCheckpointRoot", "True", "NoVolume", message)
-    bad = next((r for r in leaders if r.root_state != "ok" and r.disk_generation is None), None)
+    bad = next((r for r in told if r.root_state != "ok" and r.disk_generation is None), None)
     if bad is not None:
         message = f"{bad.member.pod} on {bad.member.node}: {bad.root_state}"
         return Condition("NoCheckpointRoot", "True", "Unreadable", message)
