@@ -263,6 +263,13 @@ class SimWorld:
 
         self.after(self.random.uniform(0.5, 5.0), fail)
 
+    def kill(self, pod: Pod) -> None:
+        """A training process of this pod is killed; the others fail or hang."""
+        if pod.state.ranks is Ranks.RUNNING and not pod.gone:
+            self.hurt_pod(pod)
+            pod.end_ranks(None, 9)
+            self._others_fail(pod)
+
     def hurt_pod(self, pod: Pod) -> None:
         """A fault has touched its incarnation: a stop of it needs no further reason."""
         if pod.state.incarnation is not None:
@@ -311,6 +318,9 @@ class SimWorld:
         fenced = max(self.disk.claims).generation > incarnation.generation
         if fenced or incarnation in self.hurt or not self.connected(pod, pod.leader):
             return
+        known = pod.leader.coordinator.view.attempt if pod.leader.coordinator else None
+        if known is not None and known.incarnation == incarnation and not known.stepped:
+            return  # as far as anybody could know there was nothing new
         at, step = self.trigger.get(incarnation, (self.now, self._standing(pod)))
         safe = any(checkpoint.step >= step for checkpoint in self.disk.steps if on_chain(self.disk.records, checkpoint))
         if self.steps_at.get(incarnation, 0) and not safe and self.now - at < 29:
@@ -388,9 +398,7 @@ def kill_rank(world: SimWorld) -> None:
     """A training process is killed; the others fail or hang."""
     for pod in world.live():
         if pod.state.ranks is Ranks.RUNNING and world.random.random() < 0.6:
-            world.hurt_pod(pod)
-            pod.end_ranks(None, 9)
-            world._others_fail(pod)  # noqa: SLF001 - the same module
+            world.kill(pod)
             return
 
 
@@ -431,7 +439,7 @@ def cut_node(world: SimWorld) -> None:
             world.hurt_pod(other)
     world.cut.add(node)
     if world.random.random() < 0.5:
-        world.after(world.random.uniform(2.0, 50.0), lambda: pod.end_ranks(None, 9))
+        world.after(world.random.uniform(2.0, 50.0), lambda: world.kill(pod))
 
     def heal() -> None:
         world.cut.discard(node)

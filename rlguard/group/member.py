@@ -240,7 +240,10 @@ def _ranks(view: MemberView) -> Ranks:
 
 
 def _own_ranks(view: MemberView) -> list[RankSeen]:
+    """The pages of the incarnation that is ordered and started; those of one before it say nothing of it."""
     incarnation = view.launcher.incarnation if view.launcher else None
+    if incarnation != _incarnation(view):
+        return []
     return [rank for rank in view.ranks if rank.incarnation == incarnation]
 
 
