@@ -199,7 +199,7 @@ def _fold_cloud(view: View, fact: CloudSaid) -> View:
         case spot.NoNotice():
             return _answered(view, Source.METADATA, fact.at)
         case spot.Reclaim(seconds_left):
-            deadline = float(round(fact.at + seconds_left))
+            deadline = float(int(fact.at + seconds_left))
             fault = Fault(
                 "spot-reclaim",
                 NODE,
