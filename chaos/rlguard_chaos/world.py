@@ -318,12 +318,9 @@ class SimWorld:
         fenced = max(self.disk.claims).generation > incarnation.generation
         if fenced or incarnation in self.hurt or not self.connected(pod, pod.leader):
             return
-        known = pod.leader.coordinator.view.attempt if pod.leader.coordinator else None
-        if known is not None and known.incarnation == incarnation and not known.stepped:
-            return  # as far as anybody could know there was nothing new
         at, step = self.trigger.get(incarnation, (self.now, self._standing(pod)))
         safe = any(checkpoint.step >= step for checkpoint in self.disk.steps if on_chain(self.disk.records, checkpoint))
-        if self.steps_at.get(incarnation, 0) and not safe and self.now - at < 29:
+        if self.steps_at.get(incarnation, 0) and not safe and self.now - at < 27:
             raise ViolationError(f"{incarnation} is stopped unsaved: at step {pod.step}, trigger {at:.1f} {step}")
 
     def _standing(self, pod: Pod) -> int:
@@ -350,6 +347,8 @@ class SimWorld:
     def check_coordinator(self, coordinator: CoordinatorShell) -> None:
         """Who acts as coordinator runs the newest claim, and keeps within the budget."""
         view = coordinator.view
+        if view.mode is Mode.STOPPING and view.attempt is not None and not view.attempt.stepped:
+            self.hurt.add(view.attempt.incarnation)  # as far as anybody could know there was nothing new to save
         if view.mode is not Mode.RUNNING or view.attempt is None:
             return
         newest = max(self.disk.claims)

@@ -158,12 +158,16 @@ class SimController:
             self.world.delete(pod)
         self.world.after(self.world.random.uniform(2.0, 5.0), self._create_all)
 
+    def _fenced(self, pod: Pod) -> bool:
+        """Gone for certain, or silent for so long that it has stopped itself (A5)."""
+        return not pod.zombie or pod.gone or self.world.now - self.heard.get(pod.uid, 0.0) > NODE_LOST
+
     def _create_all(self) -> None:
-        nodes = [self.world.room() for _ in range(1)]
-        if nodes[0] is None:
+        node = self.world.room()
+        if node is None or not all(self._fenced(pod) for pod in self.pods):
             self.world.after(2.0, self._create_all)
             return
-        leader = self.world.create(0, nodes[0], None)
+        leader = self.world.create(0, node, None)
         pods = [leader]
         for index in range(1, self.world.size):
             node = self.world.room([pod.node for pod in pods])

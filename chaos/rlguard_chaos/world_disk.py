@@ -82,6 +82,7 @@ class CoordinatorShell:
         if any(isinstance(action, facts.Advance) for action in decision.actions):
             self.tell(facts.Ticked(now))
             return
+        self.world.check_coordinator(self)
         for action in decision.actions:
             self._perform(action)
         self.version += 1
@@ -90,7 +91,6 @@ class CoordinatorShell:
         if wake is None or wake <= now:
             raise ViolationError(f"A7: no wake-up in mode {self.view.mode}")
         self.world.after(wake - now + 1e-3, lambda: self.decide() if version == self.version else None)
-        self.world.check_coordinator(self)
 
     def _perform(self, action: Any) -> None:
         if isinstance(action, facts.SendOrder):
