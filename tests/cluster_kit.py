@@ -257,7 +257,11 @@ class Cluster:
                 continue
             taken = {other.pod.node for other in self.pods.values()}
             free = [n for n, node in self.nodes.items() if node.alive and n not in taken and n not in toy.pod.avoid]
-            pod = replace(toy.pod, node=free[0], unschedulable=False) if free else replace(toy.pod, unschedulable=True)
+            pod = (
+                replace(toy.pod, node=free[0], unschedulable=False, phase="Running")
+                if free
+                else replace(toy.pod, unschedulable=True)
+            )
             if pod != toy.pod:
                 toy.pod, toy.since = pod, self.now
                 self.tell(Seen(self.now, pod))

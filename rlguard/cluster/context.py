@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from rlguard.cluster.facts import Job, Pod
 from rlguard.cluster.silence import Proof, proof_of_loss
@@ -11,6 +12,9 @@ from rlguard.cluster.view import HeardPod, SeenPod, View
 from rlguard.messages import Exclusion, GroupReport
 from rlguard.model import GroupKey, Member
 from rlguard.policy import GuardSpec
+
+UNHEARD_LIMIT: Final = 300.0
+"""A running pod that is not heard for so long, in seconds, will not come by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,12 @@ class Context:
     def lost(self, seen: SeenPod) -> bool:
         """True when the pod's node is proven lost."""
         return self.proof(seen) is Proof.LOST
+
+    def unheard(self, seen: SeenPod) -> bool:
+        """True for a pod that runs, and not just since now, and has never been heard. One that pulls its image waits."""
+        since = max(seen.first_seen, self.view.taken_at or 0.0)
+        runs = seen.pod.phase == "Running" and not seen.pod.deleting
+        return runs and seen.pod.uid not in self.view.heard and self.now - since > UNHEARD_LIMIT
 
     def usable(self, seen: SeenPod, stored: GroupStatus) -> Member | None:
         """The pod as a member of a new world; None while it may not or cannot be one."""

@@ -18,15 +18,14 @@ from rlguard.cluster.status import DeleteKind, GroupStatus, PendingDelete
 from rlguard.cluster.view import SeenPod
 from rlguard.messages import Exclusion
 from rlguard.model import Phase
+from rlguard.policy import SUSPECT
 
 SAVE_LIMIT: Final = 130.0
 """How long a deletion waits for the coordinator to save, in seconds: a little longer than it takes by itself."""
 LEAVE_MARGIN: Final = 3.0
 """So long before a node leaves, nothing waits for saving any more."""
-SILENT_LEADER: Final = 120.0
-"""A leader's sidecar silent for so long, with its node alive and no member hearing it, costs the group (A7)."""
-UNHEARD_LIMIT: Final = 300.0
-"""A scheduled replacement that is not heard for so long will not come; the group is recreated."""
+SILENT_LIMIT: Final = 120.0
+"""A sidecar silent for so long, in seconds, with its node alive and nobody in the group hearing it, is ended (A7)."""
 
 
 def settle(context: Context, stored: GroupStatus) -> GroupStatus:
@@ -73,16 +72,16 @@ def _cause_to_recreate(context: Context, stored: GroupStatus) -> tuple[str, str]
     if report is not None and report.recreate is not None:
         return "recreate-asked", report.recreate
     if _leader_unreachable(context, leader):
-        return "leader-silent", f"leader pod {leader.pod.name} is silent for {SILENT_LEADER:g} s, its node is alive"
+        return "leader-silent", f"leader pod {leader.pod.name} is silent for {SILENT_LIMIT:g} s, its node is alive"
     return _cause_among_workers(context, stored)
 
 
 def _leader_unreachable(context: Context, leader: SeenPod) -> bool:
     heard = context.view.heard.get(leader.pod.uid)
     agent = context.view.agents.get(leader.pod.node)
-    if heard is None or agent is None or context.now - heard.at <= SILENT_LEADER:
+    if heard is None or agent is None or context.now - heard.at <= SILENT_LIMIT:
         return False
-    alive = context.now - agent.at <= SILENT_LEADER
+    alive = context.now - agent.at <= SILENT_LIMIT
     return alive and context.proof(leader) not in (Proof.MEMBER_HEARS, Proof.NOBODY_HEARD)
 
 
@@ -90,7 +89,7 @@ def _cause_among_workers(context: Context, stored: GroupStatus) -> tuple[str, st
     for exclusion in exclusions(context, stored):
         seen = context.view.pods.get(exclusion.uid)
         whole = not context.job.isolated or (seen is not None and seen.pod.index == 0)
-        if seen is not None and whole and (exclusion.leaving or context.lost(seen)):
+        if seen is not None and whole and (exclusion.leaving or _out_of_reach(context, stored, seen)):
             return exclusion.code, exclusion.detail
     for index, seen in context.members.items():
         if index < context.job.size and stored.world and _never_comes(context, stored, seen):
@@ -99,11 +98,10 @@ def _cause_among_workers(context: Context, stored: GroupStatus) -> tuple[str, st
 
 
 def _never_comes(context: Context, stored: GroupStatus, seen: SeenPod) -> bool:
-    if seen.pod.uid in stored.world_uids or seen.pod.uid in context.view.heard or seen.pod.deleting:
+    if seen.pod.uid in stored.world_uids:
         return False
     needed = seen.pod.index in {member.index for member in stored.world if member.uid not in context.view.pods}
-    since = max(seen.first_seen, context.view.taken_at or 0.0)
-    return needed and bool(seen.pod.node) and context.now - since > UNHEARD_LIMIT
+    return needed and context.unheard(seen)
 
 
 def _recreate(context: Context, stored: GroupStatus, cause: tuple[str, str]) -> GroupStatus:
@@ -158,6 +156,13 @@ def _replace_workers(context: Context, stored: GroupStatus) -> GroupStatus | Non
     return settle(context, replace(stored, phase=Phase.WAITING, why=f"replacing {_names(fresh)}", pending=pending))
 
 
+def _out_of_reach(context: Context, stored: GroupStatus, seen: SeenPod) -> bool:
+    """A member that its coordinator misses: its node is lost, or lives and so can end the pod, after a long time."""
+    agent = context.view.agents.get(seen.pod.node)
+    alive = agent is not None and context.now - agent.at <= SUSPECT
+    return context.lost(seen) or (alive and context.asked_for(stored, seen.pod.uid) > SILENT_LIMIT)
+
+
 def _names(pods: list[Pod]) -> str:
     return ", ".join(f"{pod.name} on {pod.node}" for pod in pods)
 
@@ -167,6 +172,6 @@ def _due(context: Context, stored: GroupStatus, exclusion: Exclusion) -> bool:
     if seen is None or report is None or not context.job.isolated:
         return False
     if not exclusion.leaving:
-        return context.lost(seen)
+        return _out_of_reach(context, stored, seen)
     left = min([SAVE_LIMIT - context.asked_for(stored, exclusion.uid), *_time_to_leave(context, exclusion.uid)])
     return report.saved or left <= 0 or context.lost(seen)

@@ -149,7 +149,6 @@ def _group_to_json(group: GroupStatus) -> dict[str, Any]:
         "step": group.step,
         "fenced": group.fenced,
         "lastIncident": incidents[-1] if incidents else None,
-        "incident": _headline(group.incidents[-1]) if incidents else None,
         "pendingDelete": _pending_to_json(group.pending) if group.pending is not None else None,
     }
     return {
@@ -160,7 +159,6 @@ def _group_to_json(group: GroupStatus) -> dict[str, Any]:
         "attempt": group.attempt,
         "leaderUID": group.leader_uid,
         "worldNumber": group.world_number,
-        "worldSize": len(group.world),
         "world": [
             {"index": m.index, "uid": m.uid, "pod": m.pod, "node": m.node, "address": m.address} for m in group.world
         ],
@@ -169,11 +167,6 @@ def _group_to_json(group: GroupStatus) -> dict[str, Any]:
         "recreations": list(group.recreations),
         **{name: value for name, value in optional.items() if value is not None},
     }
-
-
-def _headline(incident: Incident) -> str:
-    """An incident in a table's column."""
-    return f"{incident.fault}: {incident.decision.value}"
 
 
 def _pending_to_json(pending: PendingDelete) -> dict[str, Any]:

@@ -45,6 +45,10 @@ def _first(context: Context, stored: GroupStatus) -> GroupStatus | None:
         return _granted(stored, usable.values(), f"all {size} members are there")
     if 0 in usable and _may_train_with(context, len(usable)) and _all_stuck(context, set(range(size)) - set(usable)):
         return _granted(stored, usable.values(), f"{len(usable)} of {size} members: no node for the others")
+    mute = [seen.pod for index, seen in context.members.items() if index < size and context.unheard(seen)]
+    if mute:
+        why = f"pod {mute[0].name} runs on {mute[0].node} but its sidecar is not heard: see the log of rlguard-sidecar"
+        return replace(stored, phase=Phase.BLOCKED, why=why)
     missing = sorted(set(range(size)) - set(usable))
     return replace(stored, phase=Phase.PENDING, why=f"waiting for members {_listed(missing)}")
 

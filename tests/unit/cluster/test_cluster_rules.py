@@ -179,6 +179,26 @@ def test_a7_a_leader_that_stays_silent_on_a_living_node_costs_the_group_in_the_e
     assert cluster.deleted() == ["job-0"]
 
 
+def test_a7_a_worker_that_nobody_hears_on_a_living_node_is_replaced_in_the_end() -> None:
+    cluster = Cluster().running()
+    worker = next(toy for toy in cluster.pods.values() if toy.pod.index == 1)
+    cluster.alive = lambda toy: toy is not worker and Cluster.alive(cluster, toy)  # type: ignore[method-assign]
+    cluster.run(115)
+    assert cluster.deleted() == []
+    cluster.run(20)
+    assert cluster.deleted() == ["job-0-1"]
+    assert cluster.group.phase is Phase.RUNNING
+    assert cluster.status.avoid == ()
+
+
+def test_a7_a_pod_whose_sidecar_never_speaks_blocks_the_start_with_its_name() -> None:
+    cluster = Cluster()
+    cluster.alive = lambda toy: toy.pod.index == 0 and Cluster.alive(cluster, toy)  # type: ignore[method-assign]
+    cluster.run(320)
+    assert cluster.group.phase is Phase.BLOCKED
+    assert "job-0-1 runs on b but its sidecar is not heard" in cluster.group.why
+
+
 def test_c10_another_lws_of_the_same_name_keeps_the_generation_and_nothing_else() -> None:
     cluster = Cluster(spec={"restart": {"recreations": 0}}).running()
     cluster.notice("a")
