@@ -84,7 +84,7 @@ class Context:
         return self.proof(seen) is Proof.LOST
 
     def unheard(self, seen: SeenPod) -> bool:
-        """True for a pod that runs, and not just since now, and has never been heard. One that pulls its image waits."""
+        """True for a pod that has run for a while and has never been heard; one that pulls its image just waits."""
         since = max(seen.first_seen, self.view.taken_at or 0.0)
         runs = seen.pod.phase == "Running" and not seen.pod.deleting
         return runs and seen.pod.uid not in self.view.heard and self.now - since > UNHEARD_LIMIT
