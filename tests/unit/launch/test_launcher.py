@@ -226,17 +226,17 @@ def test_the_tail_is_bounded_and_the_log_is_whole(pod: Pod) -> None:
 
 def test_a_log_that_nobody_reads_does_not_keep_orders_from_being_obeyed(tmp_path: Path) -> None:
     """The container's output pipe is full; a stop still stops."""
-    with subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE) as clogged:
-        assert clogged.stdin is not None
-        one = FakeSidecar(
-            tmp_path, [sys.executable, "-c", "while True: print('x' * 1000)"], output=clogged.stdin.fileno()
-        )
+    reader, clogged = os.pipe()
+    one = FakeSidecar(tmp_path, [sys.executable, "-c", "while True: print('x' * 1000)"], output=clogged)
+    try:
         one.start("3.1", None)
-        eventually(lambda: not select.select([], [clogged.stdin], [], 0)[1])
+        eventually(lambda: not select.select([], [clogged], [], 0)[1])
         one.order({"type": "stop", "incarnation": "3.1", "grace_s": 0.2})
         one.until("gone", seconds=10)
+    finally:
         one.close()
-        clogged.kill()
+        os.close(reader)
+        os.close(clogged)
 
 
 def test_ranks_die_with_their_launcher(pod: Pod) -> None:
