@@ -55,7 +55,8 @@ class FakeApi:
         meta = {"name": path.rsplit("/", 1)[1], **thing.get("metadata", {}), "resourceVersion": str(version)}
         if "/namespaces/" in path:
             meta["namespace"] = path.split("/namespaces/")[1].split("/", maxsplit=1)[0]
-        meta.setdefault("uid", f"uid-{next(self._uids)}")
+        known = self.objects.get(path, {}).get("metadata", {}).get("uid")
+        meta.setdefault("uid", known or f"uid-{next(self._uids)}")
         meta.setdefault("generation", 1)
         self.objects[path] = {**thing, "metadata": meta}
         self._note(version, kind if path in self.objects else "ADDED", path)

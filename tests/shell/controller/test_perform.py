@@ -1,0 +1,129 @@
+"""What the core decided reaches the API server once, with its precondition, and only while the Lease is ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fakeapi import FakeApi
+
+from rlguard.cluster.actions import DeletePod, EnsureGuard, Event, ScaleJob, WriteStatus
+from rlguard.cluster.facts import JobKey, Seen, Written
+from rlguard.cluster.status import GuardStatus
+from rlguard.decision import Decision
+from rlguard.io.kube import Kube
+from rlguard.io.log import configure
+from rlguard.model import Phase
+from rlguard_controller.links import Links
+from rlguard_controller.perform import Performer
+
+KEY = JobKey("ns", "job")
+GUARD = "/apis/rlguard.io/v1alpha1/namespaces/ns/guards/job"
+POD = "/api/v1/namespaces/ns/pods/job-0-1"
+
+
+class Stage:
+    """A performer with a clock, a Lease and an ear of its own."""
+
+    def __init__(self, api: FakeApi, kube: Kube) -> None:
+        self.api, self.now, self.holding = api, 100.0, True
+        self.facts: list[Any] = []
+        self.links = Links(lambda: self.now)
+        self.performer = Performer(kube, self.links, lambda: self.holding, lambda: self.now, configure("test"))
+        self.performer.tell = self.facts.append
+
+    async def do(self, *actions: Any) -> None:
+        """Perform and wait until nothing is under way."""
+        await self.performer.perform(Decision(actions, {}, None))
+        while self.performer._running:
+            await asyncio.gather(*self.performer._running.values())
+            await asyncio.sleep(0)
+
+    def asked(self, method: str) -> list[tuple[str, Any]]:
+        """The calls with this method."""
+        return [(path, body) for called, path, body in self.api.calls if called == method]
+
+
+@pytest.fixture
+async def stage(api: FakeApi, kube: Kube) -> AsyncIterator[Stage]:
+    """A performer on a fake API server."""
+    stage = Stage(api, kube)
+    yield stage
+    await stage.performer.close()
+
+
+def written(stage: Stage, version: str | None = None) -> WriteStatus:
+    """A write of the phase Running to the stored Guard."""
+    meta = stage.api.put(GUARD, {"spec": {}})["metadata"]
+    status = GuardStatus(phase=Phase.RUNNING, job_uid="l1")
+    return WriteStatus(KEY, meta["uid"], "l1", version or meta["resourceVersion"], status, (Event("Why", "because"),))
+
+
+async def test_a3_a_write_is_told_back_with_its_new_version_and_then_its_events_are_sent(stage: Stage) -> None:
+    action = written(stage)
+    await stage.do(action)
+    version = stage.api.objects[GUARD]["metadata"]["resourceVersion"]
+    assert stage.facts == [Written(100.0, KEY, version, action.status)]
+    assert stage.api.objects[GUARD]["status"]["phase"] == "Running"
+    about = [body["involvedObject"]["kind"] for path, body in stage.asked("POST") if path.endswith("/events")]
+    assert about == ["Guard", "LeaderWorkerSet"]
+
+
+async def test_a3_a_write_from_an_old_version_is_refused_and_the_guard_read_again(stage: Stage) -> None:
+    action = written(stage, version="1")
+    stage.api.put(GUARD, {"spec": {}})
+    await stage.do(action)
+    assert [type(fact) for fact in stage.facts] == [Seen]
+    assert "status" not in stage.api.objects[GUARD]
+    assert not [path for path, _ in stage.asked("POST") if path.endswith("/events")]
+
+
+async def test_a3_a_deletion_carries_the_uid_and_spares_another_life(stage: Stage) -> None:
+    stage.api.put(POD, {"metadata": {"uid": "new"}})
+    await stage.do(DeletePod("ns", "job-0-1", "old", force=True, foreground=False))
+    assert POD in stage.api.objects
+    assert stage.asked("DELETE")[0][1]["preconditions"] == {"uid": "old"}
+    assert stage.asked("DELETE")[0][1]["gracePeriodSeconds"] == 0
+
+
+async def test_a_leader_is_deleted_with_what_it_owns_and_in_its_own_time(stage: Stage) -> None:
+    stage.api.put(POD, {"metadata": {"uid": "u"}})
+    await stage.do(DeletePod("ns", "job-0-1", "u", force=False, foreground=True))
+    body = stage.asked("DELETE")[0][1]
+    assert body["propagationPolicy"] == "Foreground"
+    assert "gracePeriodSeconds" not in body
+
+
+async def test_without_the_lease_nothing_is_written_or_deleted(stage: Stage) -> None:
+    stage.holding = False
+    await stage.do(written(stage), DeletePod("ns", "job-0-1", "u", force=False, foreground=False))
+    assert stage.asked("PATCH") == stage.asked("DELETE") == []
+
+
+async def test_what_failed_is_not_tried_again_at_once(stage: Stage) -> None:
+    stage.api.down = True
+    action = EnsureGuard(KEY, "l1")
+    await stage.do(action)
+    await stage.do(action)
+    assert len(stage.asked("POST")) == 1
+    stage.api.down, stage.now = False, 102.0
+    await stage.do(action)
+    assert stage.api.objects[GUARD]["metadata"]["ownerReferences"][0]["uid"] == "l1"
+
+
+async def test_a_guard_that_a_person_made_in_between_stays_as_it_is(stage: Stage) -> None:
+    stage.api.put(GUARD, {"spec": {"onGiveUp": "release"}})
+    await stage.do(EnsureGuard(KEY, "l1"))
+    assert stage.api.objects[GUARD]["spec"] == {"onGiveUp": "release"}
+
+
+async def test_a_job_is_scaled_only_in_the_version_that_was_judged(stage: Stage) -> None:
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/ns/leaderworkersets/job"
+    version = stage.api.put(path, {"spec": {"replicas": 1}})["metadata"]["resourceVersion"]
+    await stage.do(ScaleJob(KEY, 0, "0"))
+    assert stage.api.objects[path]["spec"]["replicas"] == 1
+    stage.now += 5
+    await stage.do(ScaleJob(KEY, 0, version))
+    assert stage.api.objects[path]["spec"]["replicas"] == 0
