@@ -44,7 +44,7 @@ def boot_script(node: str) -> str:
     home = layout.node_home(node)
     cover = home / "cover"
     lines = [
-        f"umount --recursive --lazy {layout.NAMESPACES}",  # else this node would keep the others' alive
+        f"umount --no-mtab --recursive --lazy {layout.NAMESPACES}",  # else this node would keep the others' alive
         f"hostname {node}",
         f"mkdir -p {cover}/run {home}/var-lib/rlguard-lab",
         f"mount -t tmpfs -o mode=755 tmpfs {cover}/run",
