@@ -34,6 +34,10 @@ from rlguard.model import CheckpointId
 from rlguard.policy import HEARTBEAT, SUSPECT
 
 
+AWAKE_EVERY: Final = 1.0
+"""Often enough, in seconds, to note that this process is awake."""
+
+
 def begin(own_uid: str, size: int, has_root: bool, now: float) -> View:
     """The view of a coordinator whose process has just begun. `size`: pods of the group by its LWS."""
     return View(own_uid=own_uid, size=size, has_root=has_root, born=now, since=now, awake_at=now)
@@ -50,7 +54,7 @@ def _awake(view: View, at: float) -> View:
     if at - view.awake_at > SUSPECT:
         members = {uid: replace(heard, at=max(heard.at, at)) for uid, heard in view.members.items()}
         return replace(view, awake_at=at, members=members)
-    return replace(view, awake_at=max(at, view.awake_at))
+    return replace(view, awake_at=at) if at - view.awake_at > AWAKE_EVERY else view
 
 
 def decide(view: View, now: float) -> Decision:
@@ -186,7 +190,7 @@ def _disk_seen(view: View, fact: facts.DiskSeen) -> View:
     view = succeeded(take_scan(view, fact.scan, fact.at), Operation.LOOK)
     if fenced is not None and view.mode not in (Mode.COMPLETED, Mode.UNGUARDED):
         return view.go(Mode.FENCED, fact.at, fenced)
-    return replace(view, verified={}, blocked=None, looked_since=fact.at) if view.blocked else view
+    return replace(view, verified={}) if view.blocked else view
 
 
 def _claimed(view: View, fact: facts.Claimed) -> View:
@@ -272,6 +276,7 @@ def _incident_written(view: View, fact: facts.IncidentWritten) -> View:
 def _store_failed(view: View, fact: facts.StoreFailed) -> View:
     view = failed(view, fact.operation, fact.at, fact.detail)
     if fact.operation is Operation.COMMIT and view.backoff[Operation.COMMIT].tries > COMMIT_TRIES:
+        view = failed(view, Operation.BEGIN_FLUSH, fact.at, f"commit: {fact.detail}")
         return succeeded(replace(view, flush=None), Operation.COMMIT)
     return view
 
