@@ -40,34 +40,37 @@ def write(node: str, binaries: Path, *, production_timers: bool) -> None:
 
 
 def boot_script(node: str) -> str:
-    """What runs first in the node's new namespaces. Paths are those of the machine until the covers are in place."""
+    """What runs first in the node's new namespaces. Paths are those of the machine until the covers are in place.
+
+    `mount -n`: without it libmount leaves a folder of its own in the machine's /run.
+    """
     home = layout.node_home(node)
     cover = home / "cover"
     lines = [
         f"umount --no-mtab --recursive --lazy {layout.NAMESPACES}",  # else this node would keep the others' alive
         f"hostname {node}",
         f"mkdir -p {cover}/run {home}/var-lib/rlguard-lab",
-        f"mount -t tmpfs -o mode=755 tmpfs {cover}/run",
+        f"mount -n -t tmpfs -o mode=755 tmpfs {cover}/run",
         f"mkdir -p {cover}/run/lock {cover}{layout.FAKES} {cover}{layout.SHARED}",
-        f"mount --bind {home}/fakes {cover}{layout.FAKES}",
-        f"mount --bind {layout.SHARED_FOLDER} {cover}{layout.SHARED}",
-        f"mount --bind {layout.STATE} {home}/var-lib/rlguard-lab",
+        f"mount -n --bind {home}/fakes {cover}{layout.FAKES}",
+        f"mount -n --bind {layout.SHARED_FOLDER} {cover}{layout.SHARED}",
+        f"mount -n --bind {layout.STATE} {home}/var-lib/rlguard-lab",
     ]
     homes = {"/run": f"{cover}/run", "/var/lib": f"{home}/var-lib"}
     for folder in map(str, images.binds()):
         hidden = next((top for top in COVERED if folder.startswith(f"{top}/")), None)
         if hidden:
             shown = homes[hidden] + folder.removeprefix(hidden)
-            lines += [f"mkdir -p {shown}", f"mount --rbind {folder} {shown}"]
-    settings = [f"mount --bind {home}/sysctl/{path} /proc/sys/{path}" for path in KERNEL_SETTINGS]
+            lines += [f"mkdir -p {shown}", f"mount -n --rbind {folder} {shown}"]
+    settings = [f"mount -n --bind {home}/sysctl/{path} /proc/sys/{path}" for path in KERNEL_SETTINGS]
     lines += [
-        f"mount --bind {home}/log /var/log",
-        f"mount --bind {home}/hosts /etc/hosts",
-        f"mount --bind {home}/fakes/boot_id /proc/sys/kernel/random/boot_id",
+        f"mount -n --bind {home}/log /var/log",
+        f"mount -n --bind {home}/hosts /etc/hosts",
+        f"mount -n --bind {home}/fakes/boot_id /proc/sys/kernel/random/boot_id",
         *settings,
-        "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
-        *(f"mount --rbind {source} {target}" for target, source in homes.items()),
-        "mount --make-rshared /",  # pods see mounts made later, as on any node
+        "mount -n -t tmpfs -o mode=1777 tmpfs /dev/shm",
+        *(f"mount -n --rbind {source} {target}" for target, source in homes.items()),
+        "mount -n --make-rshared /",  # pods see mounts made later, as on any node
         "echo 1 > /proc/sys/net/ipv4/ip_forward",
     ]
     return "\n".join(lines)
