@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -17,23 +17,28 @@ from rlguard.checkpoint.records import Record
 from rlguard.group import facts
 from rlguard.group.view import Mode
 from rlguard.messages import Grant, MemberReport, Order, Ranks
-from rlguard.model import CheckpointId, Incarnation, Notice, Phase, Repair, Scope, Severity
+from rlguard.model import CheckpointId, Incarnation, Phase
 from rlguard_chaos.world_controller import TIMING, SimController
 from rlguard_chaos.world_disk import CoordinatorShell, Disk, ViolationError
 from rlguard_chaos.world_pods import Pod
 
 STEP_S: Final = 0.5
+TRAINS_AGAIN: Final = 5
+"""Steps of one incarnation that count as training again."""
+UNSAVED_AFTER: Final = 27.0
+"""The shortest deadline that any fault sets, less some slack: before it no healthy rank is stopped unsaved."""
 RECOVERS_WITHIN: Final = 420.0
 """Bound of liveness: longer than each wait in the rules (held 300 s, the longest), in seconds."""
 
 
 class SimWorld:
-    """One run. `faults_until`: when faults stop; `size`: members of the group; one node is spare."""
+    """One run. `faults` come at random until `faults_until`; `size`: members of the group; one node is spare."""
 
-    def __init__(self, seed: int, faults_until: float = 200.0) -> None:
+    def __init__(self, seed: int, faults: Sequence[Callable[[SimWorld], None]], faults_until: float = 200.0) -> None:
         self.seed = seed
-        self.random = Random(seed)
+        self.random = Random(seed)  # noqa: S311 - a simulation must be repeatable
         self.now = 0.0
+        self.faults = faults
         self.faults_until = faults_until
         self.size = self.random.choice((1, 2, 2, 3))
         self.nodes = [f"node-{index}" for index in range(self.size + 1)]
@@ -67,6 +72,10 @@ class SimWorld:
         self._count += 1
         heapq.heappush(self._events, (self.now + max(0.0, seconds), self._count, act))
 
+    def chance(self, odds: float) -> bool:
+        """True as often as `odds` says, from 0 to 1."""
+        return self.random.random() < odds
+
     def name(self, kind: str) -> str:
         """A name never used before."""
         self._names += 1
@@ -86,10 +95,10 @@ class SimWorld:
         """For people: where everything stands."""
         leader = self.controller.pods[0] if self.controller.pods else None
         report = leader.coordinator.report if leader and leader.coordinator else None
-        pods = [
-            (pod.uid, pod.node, str(pod.state.incarnation), pod.state.ranks.value) for pod in self.pods if not pod.gone
-        ]
-        return f"t={self.now:.0f} {report.phase if report else None} {report.why if report else None} {pods} cut={self.cut}"
+        live = [pod for pod in self.pods if not pod.gone]
+        pods = [(pod.uid, pod.node, str(pod.state.incarnation), pod.state.ranks.value) for pod in live]
+        said = f"{report.phase}: {report.why}" if report else "nothing said"
+        return f"t={self.now:.0f} {said} {pods} cut={self.cut}"
 
     def _well(self) -> bool:
         leader = self.controller.pods[0] if self.controller.pods else None
@@ -104,7 +113,7 @@ class SimWorld:
             return False
         ran = self.steps_at.get(report.incarnation, 0)
         full = len(self.controller.members) == self.size
-        return report.phase is Phase.RUNNING and ran >= 5 and full and self.poison is None
+        return report.phase is Phase.RUNNING and ran >= TRAINS_AGAIN and full and self.poison is None
 
     # -------------------------------------------------------------- the network
 
@@ -119,13 +128,13 @@ class SimWorld:
         """In order on each link; late, lost, or twice."""
         if not self.connected(one, other):
             return
-        if one is not other and self.random.random() < 0.05:
+        if one is not other and self.chance(0.05):
             return
         late = 0.005 if one is other else self.random.choice((0.02, 0.05, 0.2, 1.5))
         key = (one.uid, other.uid)
         at = max(self._links.get(key, 0.0) + 1e-4, self.now + late)
         self._links[key] = at
-        twice = 2 if self.random.random() < 0.05 else 1
+        twice = 2 if self.chance(0.05) else 1
         for _ in range(twice):
             self.after(at - self.now, lambda: act() if self.connected(one, other) else None)
 
@@ -148,13 +157,13 @@ class SimWorld:
         self._deliver(coordinator.pod, pod, lambda: pod.tell(facts.OrderHeard(self.now, order)))
 
     def give(self, coordinator: CoordinatorShell, grant: Grant) -> None:
-        """The controller's word arrives. A changed world is a trigger: nothing newer than it may be lost by the stop."""
+        """The controller's word arrives. A changed world is a trigger: what was done before it must not be lost."""
         if not self.controller.reaches(coordinator.pod):
             return
         before = coordinator.view.grant
         coordinator.tell(facts.GrantHeard(self.now, grant))
         if before is None or before.world_number != grant.world_number or grant.save_within is not None:
-            self._note_trigger()
+            self.note_trigger()
 
     # -------------------------------------------------------------- pods and nodes
 
@@ -183,9 +192,10 @@ class SimWorld:
         if pod.node in self.cut and not pod.gone:
             pod.zombie = True
         else:
-            self._end(pod)
+            self.end(pod)
 
-    def _end(self, pod: Pod) -> None:
+    def end(self, pod: Pod) -> None:
+        """A pod is over with all that is in it."""
         if pod.state.incarnation is not None:
             self.hurt.add(pod.state.incarnation)
         pod.gone = True
@@ -239,7 +249,7 @@ class SimWorld:
         elif self.goal is not None and step >= self.goal:
             for pod in pods:
                 pod.end_ranks(0)
-        elif self.random.random() < 0.3:
+        elif self.chance(0.3):
             for pod in pods:
                 pod.look()
 
@@ -253,7 +263,7 @@ class SimWorld:
                 self._fail_later(other, incarnation)
 
     def _fail_later(self, pod: Pod, incarnation: Incarnation) -> None:
-        if self.random.random() < 0.3:
+        if self.chance(0.3):
             pod.hung = True
             return
 
@@ -277,16 +287,14 @@ class SimWorld:
 
     # -------------------------------------------------------------- what must never happen
 
-    def check_claim(self, incarnation: Incarnation, coordinator: CoordinatorShell) -> None:
-        """A2, and incarnations only grow."""
+    def check_claim(self, incarnation: Incarnation) -> None:
+        """A2, A5, and incarnations only grow: who was excluded by a grant has stopped itself by then."""
         newest = max(self.disk.claims, default=Incarnation(0, 0))
         if incarnation <= newest:
             raise ViolationError(f"claims only grow: {incarnation} after {newest}")
-        granted = {pod.uid for pod in self.controller.members}
         for pod in self.pods:
             cut_leader = pod.zombie and pod.leader is pod  # A5 is for workers; what it commits is off the chain
-            excluded = cut_leader or (pod.uid not in granted and pod.leader is coordinator.pod)
-            if pod.alive and not excluded:
+            if pod.alive and not cut_leader:
                 raise ViolationError(f"A2: {incarnation} is claimed while {pod.uid} runs {pod.state.incarnation}")
 
     def check_record(self, record: Record) -> None:
@@ -320,7 +328,7 @@ class SimWorld:
             return
         at, step = self.trigger.get(incarnation, (self.now, self._standing(pod)))
         safe = any(checkpoint.step >= step for checkpoint in self.disk.steps if on_chain(self.disk.records, checkpoint))
-        if self.steps_at.get(incarnation, 0) and not safe and self.now - at < 27:
+        if self.steps_at.get(incarnation, 0) and not safe and self.now - at < UNSAVED_AFTER:
             raise ViolationError(f"{incarnation} is stopped unsaved: at step {pod.step}, trigger {at:.1f} {step}")
 
     def _standing(self, pod: Pod) -> int:
@@ -363,7 +371,8 @@ class SimWorld:
         if len(last) == TIMING.same_step_limit and len(same) == 1 and last[0].step is not None:
             raise ViolationError(f"budget: {len(last)} times {last[0].fault} at step {last[0].step}, and it still runs")
 
-    def _note_trigger(self) -> None:
+    def note_trigger(self) -> None:
+        """From now on the ranks may be stopped on purpose, once what they have done so far is safe."""
         for pod in self.pods:
             incarnation = pod.state.incarnation
             if pod.alive and incarnation is not None and incarnation not in self.trigger:
@@ -377,7 +386,7 @@ class SimWorld:
             return
         self.after(self.random.expovariate(1 / 18), self._fault)
         if self.controller.pods:
-            chosen = self.random.choice(FAULTS)
+            chosen = self.random.choice(self.faults)
             self.counted[chosen.__name__] += 1
             chosen(self)
 
@@ -391,112 +400,3 @@ class SimWorld:
     def live(self) -> list[Pod]:
         """The pods that there are."""
         return [pod for pod in self.controller.pods if not pod.gone]
-
-
-def kill_rank(world: SimWorld) -> None:
-    """A training process is killed; the others fail or hang."""
-    for pod in world.live():
-        if pod.state.ranks is Ranks.RUNNING and world.random.random() < 0.6:
-            world.kill(pod)
-            return
-
-
-def hang(world: SimWorld) -> None:
-    """Ranks stop making steps."""
-    pod = world.random.choice(world.live() or [world.controller.pods[0]])
-    world.hurt_pod(pod)
-    pod.hung = True
-
-
-def poison(world: SimWorld) -> None:
-    """A step that always fails."""
-    steps = [pod.step for pod in world.live() if pod.step is not None]
-    if steps and world.random.random() < 0.3:
-        world.poison = max(steps) + world.random.randint(3, 9)
-
-
-def crash_sidecar(world: SimWorld) -> None:
-    """A sidecar's process dies and is restarted; ranks go on."""
-    for pod in world.live():
-        if pod.up and world.random.random() < 0.5:
-            pod.crash_process(world.random.uniform(0.2, 4.0))
-
-
-def crash_coordinator(world: SimWorld) -> None:
-    """The leader's sidecar process dies."""
-    leader = world.controller.pods[0]
-    if leader.up and not leader.gone:
-        leader.crash_process(world.random.uniform(0.2, 4.0))
-
-
-def cut_node(world: SimWorld) -> None:
-    """A node is cut off from all others and the controller, not from the disk; then it heals."""
-    pod = world.random.choice(world.live() or [world.controller.pods[0]])
-    node = pod.node
-    for other in world.pods:
-        if other.alive:
-            world.hurt_pod(other)
-    world.cut.add(node)
-    if world.random.random() < 0.5:
-        world.after(world.random.uniform(2.0, 50.0), lambda: world.kill(pod))
-
-    def heal() -> None:
-        world.cut.discard(node)
-        for zombie in [pod for pod in world.pods if pod.node == node and pod.zombie and not pod.gone]:
-            world.after(world.random.uniform(0.0, 5.0), lambda zombie=zombie: world._end(zombie))  # noqa: SLF001 - the same module
-
-    world.after(world.random.choice((3.0, 8.0, 25.0, 50.0)), heal)
-
-
-def freeze_coordinator(world: SimWorld) -> None:
-    """The leader's sidecar process does nothing for a while, then goes on with what it knew."""
-    world.controller.pods[0].frozen_until = world.now + world.random.uniform(3.0, 40.0)
-
-
-def lose_node(world: SimWorld) -> None:
-    """A node is gone with all that is on it, and comes back empty."""
-    pod = world.random.choice(world.live() or [world.controller.pods[0]])
-    world.lost.add(pod.node)
-    for other in [other for other in world.pods if other.node == pod.node and not other.gone]:
-        world._end(other)  # noqa: SLF001 - the same module
-    world.after(world.random.uniform(30.0, 90.0), lambda: world.lost.discard(pod.node))
-
-
-def tell_notice(world: SimWorld) -> None:
-    """A fatal fault, or a deadline, on a node."""
-    pod = world.random.choice(world.live() or [world.controller.pods[0]])
-    left = world.random.choice((None, 60.0, 120.0))
-    code = "spot-reclaim" if left else "xid-79"
-    pod.notices = (Notice(world.name("notice"), code, Severity.FATAL, Scope.NODE, Repair.REPLACE, "", left),)
-    world._note_trigger()  # noqa: SLF001 - the same module
-
-
-def lose_controller(world: SimWorld) -> None:
-    """The controller is away for a while."""
-    world.controller.switch(up=False)
-    world.after(world.random.uniform(5.0, 60.0), lambda: world.controller.switch(up=True))
-
-
-def fill_disk(world: SimWorld) -> None:
-    """Nothing can be written for a while."""
-    world.disk.full = True
-    world.after(world.random.uniform(3.0, 20.0), lambda: setattr(world.disk, "full", False))
-
-
-def blind_disk(world: SimWorld) -> None:
-    """For a while the listing shows no checkpoints, and ranks die meanwhile."""
-    world.disk.blind = True
-    kill_rank(world)
-    world.after(world.random.uniform(3.0, 20.0), lambda: setattr(world.disk, "blind", False))
-
-
-def ask_to_save(world: SimWorld) -> None:
-    """The controller wants to recreate the group."""
-    if world.controller.up and not world.controller.recreating and world.controller.save_until is None:
-        world.controller.save_until = world.now + 30.0
-
-
-FAULTS: Final = (
-    kill_rank, kill_rank, hang, poison, crash_sidecar, crash_coordinator, crash_coordinator, freeze_coordinator, cut_node, cut_node,
-    lose_node, tell_notice, tell_notice, lose_controller, fill_disk, blind_disk, ask_to_save,
-)  # fmt: skip

@@ -50,7 +50,7 @@ class Disk:
 
 
 class CoordinatorShell:
-    """Runs the coordinator's core in a simulated process; each action takes effect, and is answered, some time later."""
+    """Runs the coordinator's core in a simulated process; actions take effect, and are answered, some time later."""
 
     def __init__(self, world: SimWorld, pod: Pod) -> None:
         self.world = world
@@ -108,7 +108,7 @@ class CoordinatorShell:
     def _later(self, operation: Operation, effect: Callable[[], facts.CoordinatorFact]) -> None:
         """First the effect, then the answer. A process that has died meanwhile leaves the effect behind."""
         world = self.world
-        slow = world.random.uniform(3, 40) if operation is Operation.COMMIT and world.random.random() < 0.15 else 0.0
+        slow = world.random.uniform(3, 40) if operation is Operation.COMMIT and world.chance(0.15) else 0.0
 
         def act() -> None:
             if not self.pod.thaws(act):
@@ -149,7 +149,7 @@ class CoordinatorShell:
         if disk.claims.get(action.incarnation, ("", nonce))[1] != nonce:
             return facts.ClaimRefused(0, action.incarnation, disk.scan())
         if action.incarnation not in disk.claims:
-            self.world.check_claim(action.incarnation, self)
+            self.world.check_claim(action.incarnation)
             disk.claims[action.incarnation] = (self.pod.uid, nonce)
         scan = disk.scan()
         return facts.Claimed(0, action.incarnation, nonce, scan)

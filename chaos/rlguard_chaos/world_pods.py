@@ -32,7 +32,7 @@ class Pod:
         self.slots: list[CheckpointId | None] = [None, None]
         self.sequence = [0, 0]
         self.reading: dict[str, int] = {}
-        self.state = LauncherState(None, Ranks.NONE, None, None, "", True, terminating=False, stuck=(), idle=False)
+        self.state = _state(None, Ranks.NONE)
         self.ran: list[Incarnation] = []
         self.step: int | None = None
         self.resume: CheckpointId | None = None
@@ -188,9 +188,7 @@ class Pod:
 
     def _set(self, ranks: Ranks, code: int | None = None, signal: int | None = None) -> None:
         old = self.state
-        self.state = LauncherState(
-            old.incarnation, ranks, code, signal, "", True, terminating=False, stuck=(), idle=False
-        )
+        self.state = _state(old.incarnation, ranks, code, signal)
         self.look()
 
     def start_ranks(self, action: facts.StartRanks) -> None:
@@ -200,9 +198,7 @@ class Pod:
         self.world.check_start(self, action)
         self.ran.append(action.incarnation)
         self.resume, self.step, self.ready, self.hung, self.answer = action.resume, None, False, False, None
-        self.state = LauncherState(
-            action.incarnation, Ranks.RUNNING, None, None, "", True, terminating=False, stuck=(), idle=False
-        )
+        self.state = _state(action.incarnation, Ranks.RUNNING)
         self.world.after(self.world.random.uniform(0.5, 2.0), lambda: self._become_ready(action.incarnation))
         self.world.start_stepping(action.incarnation)
         self.look()
@@ -217,7 +213,7 @@ class Pod:
             return
         self.world.check_stop(self, action.incarnation)
         self._set(Ranks.STOPPING)
-        slow = 5.0 if self.world.random.random() < 0.05 else 0.0
+        slow = 5.0 if self.world.chance(0.05) else 0.0
         self.world.after(self.world.random.uniform(0.05, action.grace + 0.3) + slow, self._stopped)
 
     def _stopped(self) -> None:
@@ -273,3 +269,11 @@ class Pod:
 
     def _slots(self) -> tuple[SlotSeen, ...]:
         return tuple(SlotSeen(index, checkpoint) for index, checkpoint in enumerate(self.slots))
+
+
+def _state(
+    incarnation: Incarnation | None, ranks: Ranks, code: int | None = None, signal: int | None = None
+) -> LauncherState:
+    return LauncherState(
+        incarnation, ranks, code, signal, tail="", hooked=True, terminating=False, stuck=(), idle=False
+    )

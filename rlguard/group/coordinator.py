@@ -33,7 +33,6 @@ from rlguard.messages import Grant
 from rlguard.model import CheckpointId
 from rlguard.policy import HEARTBEAT, SUSPECT
 
-
 AWAKE_EVERY: Final = 1.0
 """Often enough, in seconds, to note that this process is awake."""
 

@@ -167,11 +167,11 @@ class OpenIncident:
 class View:
     """The coordinator's whole knowledge.
 
-    `born`: when its process began; `awake_at`: the time of the newest fact; `size`: members of the group by its LWS; `before`: the last attempt that ran, while
-    `attempt` is still being started; `held_out`: the controller
-    did not recreate the group in time; `noticed`: when each (UID, notice id) was first heard; `handled`: notices that
-    the controller has judged by a grant; `uncertain`: commits that our own next claim made void, unless its record
-    names them (C2).
+    `born`: when its process began; `awake_at`: the time of the newest fact, about; `size`: members of the group by its
+    LWS; `before`: the last attempt that ran, while `attempt` is still being started; `held_out`: the controller did not
+    recreate the group in time; `noticed`: when each (UID, notice id) was first heard; `handled`: notices that the
+    controller has judged by a grant; `uncertain`: commits that our own next claim made void, unless its record names
+    them (C2).
     """
 
     own_uid: str

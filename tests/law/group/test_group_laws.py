@@ -77,7 +77,22 @@ def test_a_member_starts_only_ever_newer_incarnations_and_never_one_it_was_told_
 
 reports = st.builds(
     lambda index, incarnation, ranks, code: MemberReport(
-        MEMBERS[index], incarnation, ranks, code, None, "", True, False, None, None, (), None, None, (), False, False
+        MEMBERS[index],
+        incarnation,
+        ranks,
+        code,
+        signal=None,
+        tail="",
+        hooked=True,
+        reshardable=False,
+        step=None,
+        heartbeat_age=None,
+        slots=(),
+        stage=None,
+        flush=None,
+        notices=(),
+        terminating=False,
+        untouched=False,
     ),
     st.integers(0, 1),
     st.none() | incarnations,

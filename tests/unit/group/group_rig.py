@@ -189,7 +189,7 @@ class Rig:
             more["flush"] = FlushState(flush.nonce, flush.checkpoint, FlushResult.DONE, "", files)
         return more
 
-    def _answers(self, action: Any) -> Any:  # noqa: PLR0911 - a table in words
+    def _answers(self, action: Any) -> Any:  # noqa: C901, PLR0911 - a table in words
         now = self.now
         operation = OPERATIONS.get(type(action))
         if operation in self.broken:

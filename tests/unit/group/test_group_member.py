@@ -30,9 +30,11 @@ class Pod:
         self.tell(facts.CoordinatorLink(self.now, True))  # noqa: FBT003 - open
 
     def tell(self, fact: Any) -> None:
+        """One fact."""
         self.view = member.fold(self.view, fact)
 
     def actions(self, kind: type) -> list[Any]:
+        """What is to be done now, of one kind."""
         decision = member.decide(self.view, self.now)
         if any(isinstance(action, facts.Advance) for action in decision.actions):
             self.tell(facts.Ticked(self.now))
@@ -40,16 +42,20 @@ class Pod:
         return [action for action in decision.actions if isinstance(action, kind)]
 
     def report(self) -> Any:
+        """What the coordinator is told."""
         return self.actions(facts.PublishMember)[0].report
 
     def order(self, incarnation: Incarnation, want: Want = Want.RUN, **more: Any) -> None:
+        """An order arrives."""
         plain = Order(incarnation, want, WORLD, 29500, None, None, None, None, 2.0)
         self.tell(facts.OrderHeard(self.now, replace(plain, **more)))
 
     def launcher(self, incarnation: Incarnation | None, ranks: Ranks, **more: Any) -> None:
+        """The launcher says something new."""
         self.tell(facts.LauncherHeard(self.now, replace(NONE, incarnation=incarnation, ranks=ranks, **more)))
 
     def pages(self, step: int | None, *slots: CheckpointId | None, order: int = 0, result: Any = None) -> None:
+        """The rank's page and the slots were read."""
         rank = RankSeen(0, 1, X1, step, 0.2, order, 0, 0, result, hook=True, reshardable=True, nan=False)
         seen = tuple(SlotSeen(index, checkpoint) for index, checkpoint in enumerate(slots))
         self.tell(facts.PagesRead(self.now, (rank,), seen))
