@@ -263,7 +263,7 @@ class SimWorld:
                 self._fail_later(other, incarnation)
 
     def _fail_later(self, pod: Pod, incarnation: Incarnation) -> None:
-        if self.chance(0.3):
+        if pod.node in self.cut or self.chance(0.3):
             pod.hung = True
             return
 

@@ -55,14 +55,14 @@ def cut_node(world: SimWorld) -> None:
             world.hurt_pod(other)
     world.cut.add(node)
     if world.chance(0.5):
-        world.after(world.random.uniform(2.0, 50.0), lambda: world.kill(pod))
+        world.after(world.random.uniform(2.0, 60.0), lambda: world.kill(pod))
 
     def heal() -> None:
         world.cut.discard(node)
         for zombie in [pod for pod in world.pods if pod.node == node and pod.zombie and not pod.gone]:
             world.after(world.random.uniform(0.0, 5.0), partial(world.end, zombie))
 
-    world.after(world.random.choice((3.0, 8.0, 25.0, 50.0)), heal)
+    world.after(world.random.choice((3.0, 8.0, 25.0, 60.0)), heal)
 
 
 def freeze_coordinator(world: SimWorld) -> None:
