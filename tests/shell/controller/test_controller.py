@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from fakeapi import FakeApi
 
+from rlguard.decision import Decision
+from rlguard.drive import Driver
 from rlguard.io.identity import request_certificate
 from rlguard.io.kube import Kube
 from rlguard.io.link import Dialler, Outbox, Target
@@ -19,7 +21,7 @@ from rlguard.io.log import configure
 from rlguard.io.tls import CONTROLLER, Credentials, Key, client_context
 from rlguard.messages import Grant, Message, PodReport, Want
 from rlguard.model import GroupKey, Member
-from rlguard_controller.controller import Controller
+from rlguard_controller.controller import Controller, _until_cancelled
 from rlguard_controller.lease import LABEL, Election
 from rlguard_controller.settings import Settings, read_settings
 from rlguard_controller.trust import CA_FILE
@@ -172,6 +174,19 @@ async def test_the_api_server_is_given_the_bundle_to_trust_the_injector(api: Fak
     assert port
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/rlguard-injector"
     await until(lambda: "caBundle" in api.objects[path]["webhooks"][0]["clientConfig"])
+
+
+async def test_one_cancellation_ends_the_driver_even_if_a_fact_arrives_in_that_moment() -> None:
+    async def perform(_: Decision) -> None:
+        """Nothing is decided."""
+
+    driver: Driver[int, int] = Driver(0, lambda v, _: v + 1, lambda *_: Decision((), None, None), perform, lambda: 0.0)
+    task = asyncio.create_task(_until_cancelled(driver.run()))
+    await asyncio.sleep(0.05)
+    driver.tell(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
 
 
 async def test_of_two_candidates_one_leads_and_the_other_follows_after_it(api: FakeApi, kube: Kube) -> None:
