@@ -96,6 +96,8 @@ def _record_actions(view: View, attempt: Attempt, now: float) -> Iterable[Coordi
 
 def _flush_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
     plan, attempt, grant = view.flush, view.attempt, view.grant
+    if attempt is not None and not attempt.recorded:
+        attempt = view.before  # C2: the own claim that is being started makes an older attempt's commit void too
     if plan is None or attempt is None or grant is None or view.mode is Mode.FENCED:
         return
     if not plan.nonce and view.ready(Operation.BEGIN_FLUSH, now):
@@ -220,6 +222,8 @@ def _recorded(view: View, fact: facts.Recorded) -> View:
     records = {**view.records, fact.incarnation: record}
     view = replace(view, records=records, attempt=replace(attempt, recorded=True))
     view = replace(view, newest=newest_committed(view, fact.incarnation), uncertain=())
+    if view.flush is not None and not on_chain(records, view.flush.checkpoint, fact.incarnation):
+        view = replace(view, flush=None)
     return succeeded(view, Operation.RECORD)
 
 

@@ -50,7 +50,7 @@ def _of_member(view: View, attempt: Attempt, heard: Heard, now: float) -> tuple[
     ran = report.member.uid in attempt.ran
     if report.incarnation != attempt.incarnation or report.ranks in (Ranks.NONE, Ranks.UNKNOWN):
         return _not_running(view, attempt, heard, ran, now)
-    if report.ranks is Ranks.EXITED and (report.code != 0 or report.signal is not None):
+    if _broke(report):
         return "rank-exited", _exit_text(report)
     if report.ranks is Ranks.GONE:
         return "ranks-gone", "its ranks were stopped without an order of this coordinator"
@@ -62,6 +62,13 @@ def _of_member(view: View, attempt: Attempt, heard: Heard, now: float) -> tuple[
     return None
 
 
+def _broke(report: MemberReport) -> bool:
+    """Did a rank die? Its launcher says so at once, while the ranks beside it are still being taken down."""
+    if report.ranks is Ranks.STOPPING:
+        return report.signal is not None or report.code not in (None, 0)
+    return report.ranks is Ranks.EXITED and (report.code != 0 or report.signal is not None)
+
+
 def _not_running(view: View, attempt: Attempt, heard: Heard, ran: bool, now: float) -> tuple[str, str] | None:
     if ran and heard.report.ranks is not Ranks.UNKNOWN:
         return "launcher-restarted", "its launcher has no ranks any more"
@@ -71,8 +78,8 @@ def _not_running(view: View, attempt: Attempt, heard: Heard, ran: bool, now: flo
 
 def _exit_text(report: MemberReport) -> str:
     how = f"signal {report.signal}" if report.signal is not None else f"code {report.code}"
-    lines = report.tail.strip().splitlines()
-    return f"{how}: {lines[-1][:200]}" if lines else how
+    told = [line for line in report.tail.splitlines() if any(map(str.isalnum, line))]
+    return f"{how}: {told[-1].strip()[:200]}" if told else how
 
 
 def _stall(view: View, attempt: Attempt, now: float) -> Fault | None:

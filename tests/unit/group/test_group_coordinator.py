@@ -437,3 +437,31 @@ def test_without_a_checkpoint_root_a_crash_is_recovered_from_memory() -> None:
     rig.settle()
     assert {order.resume for order in rig.orders().values()} == {confirmed}
     assert rig.commits == []
+
+
+def test_c2_while_an_attempt_is_being_started_a_commit_is_made_in_the_name_of_the_one_before() -> None:
+    rig = Rig().started()
+    rig.broken.add(facts.Operation.COMMIT)
+    rig.train(10)
+    assert rig.view.flush is not None
+    rig.broken = {facts.Operation.RECORD}
+    rig.crash(1)
+    rig.pass_time(5)
+    assert rig.view.mode is Mode.RECORDING
+    assert rig.commits, "a flush outlives the attempt that it began in"
+    assert {commit.incarnation for commit in rig.commits} == {X1}
+
+
+def test_c2_a_commit_that_the_own_claim_made_void_counts_if_the_new_record_names_it() -> None:
+    rig = Rig().started()
+    rig.train(12)
+    confirmed = rig.view.confirmed
+    assert confirmed is not None
+    rig.broken.add(facts.Operation.RECORD)
+    rig.crash(1)
+    rig.settle()
+    rig.tell(facts.Voided(rig.now, confirmed, X2, rig.members[0].uid))
+    assert rig.view.mode is Mode.RECORDING
+    rig.broken.clear()
+    rig.pass_time(2)
+    assert rig.report().newest == confirmed
