@@ -61,7 +61,9 @@ class Driver(Generic[V, F]):
     async def _wait(self, wake_at: float | None) -> None:
         patience = IDLE_WAIT if wake_at is None else min(IDLE_WAIT, max(LEAST_WAIT, wake_at - self._now()))
         try:
-            fact = await asyncio.wait_for(self._facts.get(), patience)
+            # Not wait_for: on Python 3.11 it swallows a cancellation that arrives together with the fact.
+            async with asyncio.timeout(patience):
+                fact = await self._facts.get()
         except TimeoutError:
             return
         self.view = self._fold(self.view, fact)

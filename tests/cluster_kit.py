@@ -79,6 +79,8 @@ class Cluster:
     reshardable: bool = True
     refuse_writes: bool = False
     kubelets_renew: bool = True
+    injector: bool = True
+    refused: bool = False
 
     def __post_init__(self) -> None:
         self.uids, self.versions = count(1), count(1)
@@ -244,8 +246,9 @@ class Cluster:
             phase="Pending",
             unschedulable=False,
             deleting=False,
-            injected=True,
-            avoid=avoid,
+            injected=self.injector,
+            avoid=avoid if self.injector else (),
+            refused=self.refused,
         )
         self.pods[pod.uid] = ToyPod(pod, self.now)
         self.tell(Seen(self.now, pod))
@@ -275,7 +278,7 @@ class Cluster:
             if node.alive and not node.cut:
                 self.tell(AgentHeard(self.now, AgentReport(name, node.boot, node.verdict, node.notices)))
         for toy in list(self.pods.values()):
-            if self.alive(toy) and not self.nodes[toy.pod.node].cut and self.now - toy.since >= 1:
+            if toy.pod.injected and self.alive(toy) and not self.nodes[toy.pod.node].cut and self.now - toy.since >= 1:
                 self.tell(PodHeard(self.now, self.report(toy)))
 
     def alive(self, toy: ToyPod) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -31,7 +30,6 @@ from rlguard_controller.trust import Serving, keep_trust, load_authority, lookup
 from rlguard_controller.watch import keep_watching
 
 CLOSE_WITHIN: Final = 2.0
-CANCEL_AGAIN: Final = 0.05
 
 
 class Controller:
@@ -103,7 +101,7 @@ class Controller:
             stack.callback(self._hang_up, links)
             self._links = links
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_until_cancelled(driver.run()), name="driver")
+                tasks.create_task(driver.run(), name="driver")
                 for source in SOURCES:
                     watch = keep_watching(kube, source, driver, boottime, self._log)
                     tasks.create_task(watch, name=f"watch {source.kind.value}")
@@ -112,21 +110,6 @@ class Controller:
     def _hang_up(self, links: Links) -> None:
         links.close()
         self._links = None
-
-
-async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Run it so that one cancellation ends it.
-
-    `asyncio.wait_for` (Python 3.11) returns normally when it is cancelled in the moment its result arrives, so a loop
-    around it would go on, and a turn as the leader would never end.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=CANCEL_AGAIN)
 
 
 async def _access(settings: Settings) -> Access:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rlguard.cluster.facts import Guard, Job, JobKey, Kind, KubeletLease, Node, Pod, Thing
 from rlguard.cluster.status import parse_status
 from rlguard.model import GUARD_LABEL, GroupKey
-from rlguard_controller.mutate import AVOID, INJECTED
+from rlguard_controller.mutate import AVOID, INJECTED, UNGUARDED
 
 Json = dict[str, Any]
 
@@ -78,6 +78,7 @@ def pod_of(thing: Json) -> Pod | None:
         deleting=bool(meta.get("deletionTimestamp")),
         injected=INJECTED in notes,
         avoid=tuple(node for node in notes.get(AVOID, "").split(",") if node),
+        refused=UNGUARDED in notes,
     )
 
 

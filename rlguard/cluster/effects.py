@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rlguard.cluster.actions import DeletePod, ScaleJob, TellGrant
+from rlguard.cluster.bare import came_bare
 from rlguard.cluster.context import Context, pod_is_bad_elsewhere
 from rlguard.cluster.facts import Job, Pod
 from rlguard.cluster.group import OVER
@@ -22,7 +23,7 @@ def group_effects(context: Context, stored: GroupStatus) -> Iterator[TellGrant |
     yield from _grants(context, stored)
     yield from _deletions(context, stored)
     for seen in context.members.values():
-        if _misplaced(context, stored, seen):
+        if _misplaced(context, stored, seen) or came_bare(context, stored, seen):
             yield _delete(seen.pod, force=False)
 
 

@@ -51,7 +51,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of a guarded group. `node` is empty until scheduled; `avoid` is the avoid list as of its creation."""
+    """A pod of a guarded group. `node` is empty until scheduled; `avoid` is the avoid list as of its creation.
+
+    `refused`: the injector saw it and could not guard it.
+    """
 
     key: GroupKey
     index: int
@@ -63,6 +66,7 @@ class Pod:
     deleting: bool
     injected: bool
     avoid: tuple[str, ...]
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,10 @@ class SeenGuard:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything known. `taken_at` None: this process does not lead and decides nothing."""
+    """Everything known. `taken_at` None: this process does not lead and decides nothing.
+
+    `bare`: how many pods of a (group, index) in a row went without ever having been injected.
+    """
 
     taken_at: float | None = None
     listed: frozenset[Kind] = frozenset()
@@ -108,6 +111,7 @@ class View:
     agents: Mapping[str, HeardAgent] = field(default_factory=dict)
     groups: Mapping[GroupKey, tuple[str, ...]] = field(default_factory=dict)
     gone_at: Mapping[str, float] = field(default_factory=dict)
+    bare: Mapping[tuple[GroupKey, int], int] = field(default_factory=dict)
 
     def of_group(self, key: GroupKey) -> list[SeenPod]:
         """All pods of a group, also those that are being replaced."""
@@ -208,7 +212,8 @@ def _fold_seen(view: View, at: float, thing: Thing) -> View:
 def _gain_pod(view: View, at: float, pod: Pod) -> View:
     uids = view.groups.get(pod.key, ())
     groups = view.groups if pod.uid in uids else {**view.groups, pod.key: (*uids, pod.uid)}
-    return replace(view, pods={**view.pods, pod.uid: _see_pod(view, at, pod)}, groups=groups)
+    bare = _without(view.bare, (pod.key, pod.index)) if pod.injected and view.bare else view.bare
+    return replace(view, pods={**view.pods, pod.uid: _see_pod(view, at, pod)}, groups=groups, bare=bare)
 
 
 def _see_pod(view: View, at: float, pod: Pod) -> SeenPod:
@@ -270,7 +275,14 @@ def _lose_pod(view: View, at: float, pod: Pod) -> View:
     left = tuple(uid for uid in view.groups.get(pod.key, ()) if uid != pod.uid)
     groups = {**view.groups, pod.key: left} if left else _without(view.groups, pod.key)
     pods, heard = _without(view.pods, pod.uid), _without(view.heard, pod.uid)
-    return replace(view, pods=pods, heard=heard, groups=groups, gone_at=gone)
+    return replace(view, pods=pods, heard=heard, groups=groups, gone_at=gone, bare=_count_bare(view, pod))
+
+
+def _count_bare(view: View, pod: Pod) -> Mapping[tuple[GroupKey, int], int]:
+    if pod.injected or pod.refused or len(view.bare) >= REMEMBERED:
+        return view.bare
+    place = (pod.key, pod.index)
+    return {**view.bare, place: view.bare.get(place, 0) + 1}
 
 
 def _without(mapping: Mapping[Any, Any], name: Any) -> Mapping[Any, Any]:

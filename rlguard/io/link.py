@@ -156,7 +156,8 @@ async def converse(
     sender = asyncio.create_task(_send(socket, outbox), name="link-sender")
     try:
         while still_wanted():
-            frame = await asyncio.wait_for(socket.receive(), SUSPECT)
+            async with asyncio.timeout(SUSPECT):  # not wait_for, which may swallow a cancellation (Python 3.11)
+                frame = await socket.receive()
             if frame.type is not aiohttp.WSMsgType.TEXT:
                 return
             if frame.data != NOTHING:

@@ -121,3 +121,14 @@ async def test_an_error_of_the_core_or_of_an_action_ends_it() -> None:
     rig.failure = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
         await rig.driver.run()
+
+
+async def test_a_cancellation_that_comes_together_with_a_fact_ends_the_loop() -> None:
+    """On Python 3.11 `asyncio.wait_for` would swallow it, and a SIGTERM would hang."""
+    rig = Rig()
+    task = asyncio.create_task(rig.driver.run())
+    await asyncio.sleep(0.1)
+    rig.driver.tell(1)
+    task.cancel()
+    await asyncio.sleep(0.1)
+    assert task.cancelled()

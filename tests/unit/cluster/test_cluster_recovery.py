@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cluster_kit import Cluster
 
-from rlguard.cluster.actions import ScaleJob, WriteStatus
+from rlguard.cluster.actions import DeletePod, ScaleJob, WriteStatus
+from rlguard.cluster.bare import BARE_TRIES
 from rlguard.messages import Want
 from rlguard.model import Phase, Repair, Rung
 
@@ -328,3 +329,51 @@ def test_a_pod_that_hangs_terminating_on_a_dead_node_is_ended_by_force() -> None
     cluster.run(40)
     assert cluster.deleted() == ["job-0-1!"]
     assert cluster.world == ["a", "c"]
+
+
+def test_a9_a_pod_that_the_injector_missed_does_not_train_beside_a_guarded_group() -> None:
+    cluster = Cluster().running()
+    cluster.injector = False
+    cluster.notice("b")
+    cluster.run(14)
+    assert cluster.condition("Guarded") == ("False", "NotInjected")
+    cluster.injector = True
+    cluster.run(20)
+    assert cluster.world == ["a", "c"]
+    assert cluster.condition("Guarded") == ("True", "Guarded")
+
+
+def test_a9_a_leader_that_the_injector_missed_is_created_anew_instead_of_beginning_at_step_0() -> None:
+    cluster = Cluster().running()
+    cluster.injector = False
+    cluster.notice("a")
+    cluster.run(12)
+    cluster.injector = True
+    cluster.run(20)
+    assert cluster.group.generation == 2
+    assert cluster.group.phase is Phase.RUNNING
+
+
+def test_an_injector_that_never_answers_does_not_stop_training_for_ever() -> None:
+    cluster = Cluster().running()
+    cluster.injector = False
+    cluster.notice("b")
+    cluster.run(60)
+    uids = {action.uid for action in cluster.actions(DeletePod)}
+    assert len(uids) == 1 + BARE_TRIES
+    cluster.run(200)
+    assert {action.uid for action in cluster.actions(DeletePod)} == uids
+
+
+def test_a_pod_that_cannot_be_guarded_is_left_as_it_is() -> None:
+    cluster = Cluster().running()
+    cluster.injector, cluster.refused = False, True
+    cluster.notice("b")
+    cluster.run(60)
+    assert len({action.uid for action in cluster.actions(DeletePod)}) == 1
+
+
+def test_pods_from_before_the_guard_keep_training() -> None:
+    cluster = Cluster(injector=False)
+    cluster.run(60)
+    assert cluster.deleted() == []

@@ -49,6 +49,21 @@ def test_a1_a_crash_is_recovered_in_place_with_nobody_outside_the_group() -> Non
     assert rig.report().incidents[-1].first_step_at == pytest.approx(rig.now + 4000.0)
 
 
+def test_a_rank_that_dies_is_acted_on_while_its_launcher_still_takes_the_others_down() -> None:
+    rig = Rig().started()
+    rig.train(10)
+    rig.change(1, ranks=Ranks.STOPPING, signal=9)
+    assert rig.view.mode is Mode.STOPPING
+    assert rig.report().incidents[-1].fault == "rank-exited"
+
+
+def test_ranks_that_are_taken_down_without_a_death_are_waited_for() -> None:
+    rig = Rig().started()
+    rig.train(10)
+    rig.change(1, ranks=Ranks.STOPPING)
+    assert rig.view.mode is Mode.RUNNING
+
+
 def test_a1_a_changed_world_needs_the_controllers_word() -> None:
     rig = Rig().started()
     rig.train(10)
