@@ -62,7 +62,8 @@ class Narrator:
 
     def _incident(self, incident: Seen) -> None:
         self._once(incident, "seen", f"{incident.fault}: {incident.detail}")
-        self._once(incident, "decided", f"{incident.decision}, because {incident.why}")
+        if incident.resumed is not None or incident.lost_steps is not None:  # until then the rung may still change
+            self._once(incident, "decided", f"{incident.decision}, because {incident.why}")
         if incident.first_step_at is not None:
             took = incident.first_step_at - incident.detected_at
             lost = f"{incident.lost_steps} steps lost, first new step {took:.1f} s after it was seen"

@@ -159,8 +159,8 @@ class Performer:
         options: Json = {"preconditions": {"uid": action.uid}}
         if action.foreground:
             options["propagationPolicy"] = "Foreground"
-        if action.force:
-            options["gracePeriodSeconds"] = 0
+        if action.force or action.nothing_to_save:
+            options["gracePeriodSeconds"] = 0 if action.force else 1
         try:
             await self._kube.delete(pod_path(action.namespace, action.name), options)
         except (NotFoundError, ConflictError):

@@ -51,6 +51,7 @@ class DeletePod:
     """Delete the pod if it still has this UID.
 
     `force`: at once, because its node is proven lost. `foreground`: a leader, together with what it owns.
+    `nothing_to_save`: no sidecar and no launcher are in it that would need its termination grace.
     """
 
     namespace: str
@@ -58,6 +59,7 @@ class DeletePod:
     uid: str
     force: bool
     foreground: bool
+    nothing_to_save: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,10 @@ def group_effects(context: Context, stored: GroupStatus) -> Iterator[TellGrant |
     yield from _grants(context, stored)
     yield from _deletions(context, stored)
     for seen in context.members.values():
-        if _misplaced(context, stored, seen) or came_bare(context, stored, seen):
+        if _misplaced(context, stored, seen):
             yield _delete(seen.pod, force=False)
+        elif came_bare(context, stored, seen):
+            yield replace(_delete(seen.pod, force=False), nothing_to_save=True)
 
 
 def _grants(context: Context, stored: GroupStatus) -> Iterator[TellGrant]:

@@ -96,6 +96,12 @@ async def test_a_leader_is_deleted_with_what_it_owns_and_in_its_own_time(stage: 
     assert "gracePeriodSeconds" not in body
 
 
+async def test_a_pod_with_nothing_to_save_is_not_waited_for(stage: Stage) -> None:
+    stage.api.put(POD, {"metadata": {"uid": "u"}})
+    await stage.do(DeletePod("ns", "job-0-1", "u", force=False, foreground=False, nothing_to_save=True))
+    assert stage.asked("DELETE")[0][1]["gracePeriodSeconds"] == 1
+
+
 async def test_without_the_lease_nothing_is_written_or_deleted(stage: Stage) -> None:
     stage.holding = False
     await stage.do(written(stage), DeletePod("ns", "job-0-1", "u", force=False, foreground=False))
