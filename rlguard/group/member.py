@@ -25,7 +25,9 @@ class MemberView:
     """What a member knows.
 
     `order` is the newest one accepted; `asked`: the newest incarnation it was ordered to run, `stopped`: to stop, and
-    when; `cut_since`: since when neither coordinator nor controller is in reach, None while one is.
+    when; `cut_since`: since when neither coordinator nor controller is in reach, None while one is; `alone_since`: the
+    same of the coordinator only; `quiet_since`: since when the pod is being deleted and nobody wants its memory
+    flushed, `released`: long enough, its container may end.
     """
 
     member: Member
@@ -47,6 +49,10 @@ class MemberView:
     controller_ever: bool = False
     cut_since: float | None = None
     cut: bool = False
+    alone_since: float | None = None
+    alone: bool = False
+    quiet_since: float | None = None
+    released: bool = False
     notices: tuple[Notice, ...] = ()
     notices_at: float = 0.0
     root: facts.RootSeen | None = None
@@ -55,7 +61,7 @@ class MemberView:
 
 def begin(member: Member, now: float) -> MemberView:
     """The view of a sidecar whose process has just begun."""
-    return MemberView(member=member, born=now, cut_since=now)
+    return MemberView(member=member, born=now, cut_since=now, alone_since=now)
 
 
 def fold(view: MemberView, fact: MemberFact) -> MemberView:
@@ -83,8 +89,10 @@ def _why(view: MemberView) -> Want | None:
 
 def _advance(view: MemberView, now: float) -> MemberView:
     cut = view.cut_since is not None and now - view.cut_since >= T_SELF
-    if cut != view.cut:
-        view = replace(view, cut=cut)
+    alone = view.alone_since is not None and now - view.alone_since >= SUSPECT
+    released = view.quiet_since is not None and now - view.quiet_since >= SUSPECT
+    if (cut, alone, released) != (view.cut, view.alone, view.released):
+        view = replace(view, cut=cut, alone=alone, released=released)
     if not view.untouched and _fails_open(view, now):
         view = replace(view, untouched=True)
     return view
@@ -104,6 +112,7 @@ def _fails_open(view: MemberView, now: float) -> bool:
 def _wake_at(view: MemberView, now: float) -> float:
     times = [now + HEARTBEAT, view.born + FAIL_OPEN, view.stopped_at + STOP_ANSWER]
     times += [view.cut_since + T_SELF] if view.cut_since is not None else []
+    times += [since + SUSPECT for since in (view.alone_since, view.quiet_since) if since is not None]
     return min(time for time in times if time > now)
 
 
@@ -116,14 +125,26 @@ def _launcher_actions(view: MemberView) -> Iterable[MemberAction]:
         return
     if view.untouched or (order is not None and order.want is Want.UNTOUCHED):
         yield from _untouched(view, launcher)
-    elif view.cut:
+    elif view.cut or _ends(view, launcher):
         yield from _stop(view, launcher, GRACE_SELF)
+        yield from _release(view, launcher)
     elif order is not None and order.want is Want.RUN and _node_rank(view, order) is not None:
         yield from _run(view, launcher, order)
     elif order is not None:
         yield from _stop(view, launcher, order.grace)
         if order.want is Want.IDLE and launcher.ranks.absent and not launcher.idle:
             yield facts.Idle()
+
+
+def _ends(view: MemberView, launcher: LauncherState) -> bool:
+    """A pod that is being deleted saves first, on its coordinator's order; without one its grace would only pass."""
+    return launcher.terminating and (view.alone or (view.released and launcher.ranks.absent))
+
+
+def _release(view: MemberView, launcher: LauncherState) -> Iterable[MemberAction]:
+    """A launcher whose ranks are down waits for a stop before it ends its container: memory might still be flushed."""
+    if launcher.ranks.absent and launcher.incarnation is not None and _ends(view, launcher):
+        yield facts.StopRanks(launcher.incarnation, GRACE_SELF)
 
 
 def _untouched(view: MemberView, launcher: LauncherState) -> Iterable[MemberAction]:
@@ -290,7 +311,8 @@ def _controller_link(view: MemberView, fact: facts.ControllerLink) -> MemberView
 
 
 def _coordinator_link(view: MemberView, fact: facts.CoordinatorLink) -> MemberView:
-    return _reach(replace(view, coordinator_open=fact.open), fact.at)
+    since = None if fact.open else (view.alone_since if view.alone_since is not None else fact.at)
+    return _reach(replace(view, coordinator_open=fact.open, alone_since=since), fact.at)
 
 
 def _reach(view: MemberView, at: float) -> MemberView:
@@ -301,7 +323,16 @@ def _reach(view: MemberView, at: float) -> MemberView:
 
 
 def _launcher(view: MemberView, fact: facts.LauncherHeard) -> MemberView:
-    return replace(view, launcher=fact.state, launcher_at=fact.at)
+    return _quiet(replace(view, launcher=fact.state, launcher_at=fact.at), fact.at)
+
+
+def _quiet(view: MemberView, at: float) -> MemberView:
+    """Start the time after which a pod that is being deleted may end; a flush that is wanted stops it."""
+    ending = view.launcher is not None and view.launcher.terminating
+    wanted = bool(view.reading) or (view.order is not None and view.order.flush is not None)
+    if not ending or wanted:
+        return replace(view, quiet_since=None) if view.quiet_since is not None else view
+    return view if view.quiet_since is not None else replace(view, quiet_since=at)
 
 
 def _launcher_lost(view: MemberView, _fact: facts.LauncherLost) -> MemberView:
@@ -321,7 +352,7 @@ def _order(view: MemberView, fact: facts.OrderHeard) -> MemberView:
         view = replace(view, asked=order.incarnation)
     elif view.stopped is None or view.stopped < order.incarnation:
         view = replace(view, stopped=order.incarnation, stopped_at=fact.at)
-    return _take_flush(_take_stage(view, order), order)
+    return _quiet(_take_flush(_take_stage(view, order), order), fact.at)
 
 
 def _acceptable(view: MemberView, order: Order) -> bool:
@@ -364,7 +395,7 @@ def _take_flush(view: MemberView, order: Order) -> MemberView:
 
 def _flush_ended(view: MemberView, fact: facts.FlushEnded) -> MemberView:
     reading = tuple(item for item in view.reading if item.order.nonce != fact.nonce)
-    view = replace(view, reading=reading)
+    view = _quiet(replace(view, reading=reading), fact.at)
     if view.flush is None or view.flush.nonce != fact.nonce:
         return view
     result = FlushResult.DONE if fact.done else FlushResult.FAILED

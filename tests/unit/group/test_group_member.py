@@ -278,3 +278,42 @@ def test_a_nan_is_told_as_a_notice() -> None:
     rank = RankSeen(0, 1, X1, 7, 0.2, 0, 0, 0, None, hook=True, reshardable=True, nan=True)
     it.tell(facts.PagesRead(it.now, (rank,), ()))
     assert it.report().notices[0].code == "nan"
+
+
+def ending(it: Pod, ranks: Ranks = Ranks.RUNNING) -> None:
+    it.order(X1)
+    it.launcher(X1, Ranks.RUNNING)
+    it.launcher(X1, ranks, terminating=True)
+
+
+def test_a_pod_that_is_being_deleted_goes_on_until_its_coordinator_has_saved() -> None:
+    it = Pod()
+    ending(it)
+    it.now += 10 * SUSPECT
+    assert it.actions(facts.StopRanks) == []
+
+
+def test_a_pod_that_is_being_deleted_while_its_leader_is_gone_does_not_wait_out_its_grace() -> None:
+    it = Pod()
+    ending(it)
+    it.tell(facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
+    assert it.actions(facts.StopRanks) == [], "a coordinator that restarts is back within moments"
+    it.now += SUSPECT
+    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1]
+    it.launcher(X1, Ranks.GONE, terminating=True)
+    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1], "the launcher may end"
+
+
+def test_a_pod_that_is_being_deleted_with_its_ranks_down_ends_once_nobody_wants_its_memory() -> None:
+    it = Pod()
+    ending(it, Ranks.EXITED)
+    saved = CheckpointId(X1, 80)
+    it.pages(80, saved)
+    it.order(X1, Want.STOP, flush=FlushOrder("n1", saved, "tmp/x", shared=True))
+    it.now += 2 * SUSPECT
+    assert it.actions(facts.StopRanks) == []
+    it.tell(facts.FlushEnded(it.now, "n1", True, "", ()))  # noqa: FBT003 - done
+    it.order(X1, Want.STOP)
+    assert it.actions(facts.StopRanks) == []
+    it.now += SUSPECT
+    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1]
