@@ -56,9 +56,9 @@ def _strip(template: dict[str, Any], name: str, node: str | None) -> None:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     for container in spec["containers"]:
         container.pop("resources", None)
-        command = [*container["command"], *(_own_log(item, name) for item in container.get("args", []))]
+        command = [*container["command"], *container.get("args", [])]
         container["command"] = ["sh", "-c", STAMP, f"/checkpoints/{name}/starts"]
-        container["args"] = command
+        container["args"] = [_own_log(item, name) for item in command]
 
 
 def _own_log(item: str, name: str) -> str:

@@ -40,9 +40,9 @@ def _parse(line: str) -> LoggedStep | None:
         return None
 
 
-def first_after(steps: list[LoggedStep], moment: float, incarnation_not: str | None = None) -> LoggedStep | None:
-    """The first step finished after `moment`, and by another incarnation than the given one."""
-    return next((step for step in steps if step.at > moment and step.incarnation != incarnation_not), None)
+def first_after(steps: list[LoggedStep], moment: float) -> LoggedStep | None:
+    """The first step finished after `moment` (Unix seconds)."""
+    return next((step for step in steps if step.at > moment), None)
 
 
 def furthest_before(steps: list[LoggedStep], moment: float) -> int | None:

@@ -31,6 +31,7 @@ def test_a_torn_last_line_of_a_killed_rank_is_left_out(tmp_path: Path) -> None:
 def test_the_first_step_after_a_moment_and_the_furthest_before_it() -> None:
     """What the figures of an act are made of."""
     assert steplog.first_after(STEPS, 11.5) == STEPS[2]
+    assert steplog.first_after([LoggedStep(5.0, 1, 2, 20.0, None)], 4.0) is not None, "a bare job has no incarnation"
     assert steplog.furthest_before(STEPS, 11.5) == 2
     assert steplog.furthest_before(STEPS, 1.0) is None
 
@@ -65,8 +66,8 @@ def test_the_bare_twin_has_no_label_no_devices_its_own_log_and_notes_its_starts(
     """All else is the guarded job's."""
     container = {
         "name": "trainer",
-        "command": ["torchrun"],
-        "args": ["train.py", "--log-dir", "/checkpoints/ppo-log"],
+        "command": ["torchrun", "--log-dir=/checkpoints/ppo-log"],
+        "args": ["train.py", "--finish-file=/checkpoints/ppo-log/finish"],
         "resources": {"limits": {"nvidia.com/gpu": "8"}},
     }
     pod = {"metadata": {"labels": {"rlguard.io/guard": "enabled"}}, "spec": {"containers": [container]}}
@@ -77,7 +78,8 @@ def test_the_bare_twin_has_no_label_no_devices_its_own_log_and_notes_its_starts(
     assert template["leaderTemplate"]["metadata"]["labels"] == {}
     assert template["workerTemplate"]["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "node1"}
     assert "resources" not in made
-    assert made["args"] == ["torchrun", "train.py", "--log-dir", "/checkpoints/bare"]
+    own = ["torchrun", "--log-dir=/checkpoints/bare", "train.py", "--finish-file=/checkpoints/bare/finish"]
+    assert made["args"] == own
     assert pod["metadata"]["labels"] == {"rlguard.io/guard": "enabled"}, "the job itself is left as it is"
 
 
