@@ -218,7 +218,7 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The part of a Guard's policy that the coordinator needs; units are seconds."""
+    """The part of a Guard's policy that the coordinator needs; units are seconds. `keep`: committed checkpoints."""
 
     stage_interval: float
     flush_interval: float
@@ -226,6 +226,7 @@ class Timing:
     same_step_limit: int
     attempts: int
     attempts_window: float
+    keep: int
 
 
 @dataclass(frozen=True, slots=True)

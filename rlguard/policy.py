@@ -48,12 +48,14 @@ class CheckpointPolicy:
 
     `path`: a folder on one of the trainer's RWX volumes; empty: the only one it has. `stage_interval_seconds`: copy to
     local memory, which bounds the steps lost to a crash. `flush_interval_seconds`: commit to the shared file system,
-    which bounds the steps lost with a node.
+    which bounds the steps lost with a node. `keep`: committed checkpoints of the chain that stay; what a lineage
+    record began from stays besides.
     """
 
     path: str = ""
     stage_interval_seconds: float = 30.0
     flush_interval_seconds: float = 120.0
+    keep: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class GuardSpec:
             same_step_limit=self.restart.same_step_limit,
             attempts=self.restart.attempts,
             attempts_window=self.restart.window_seconds,
+            keep=self.checkpoint.keep,
         )
 
 
@@ -102,6 +105,7 @@ RANGES: Final[dict[str, Range]] = {
     "elastic.minMembers": Range(0, 100_000, whole=True),
     "checkpoint.stageIntervalSeconds": Range(0.1, 86_400),
     "checkpoint.flushIntervalSeconds": Range(0.1, 86_400),
+    "checkpoint.keep": Range(2, 1_000, whole=True),
     "restart.attempts": Range(0, 10_000, whole=True),
     "restart.windowSeconds": Range(1, 604_800),
     "restart.sameStepLimit": Range(1, 1_000, whole=True),
@@ -131,6 +135,7 @@ def _parse_checkpoint(spec: Mapping[str, Any]) -> CheckpointPolicy:
         path=path or "",
         stage_interval_seconds=_number(spec, "checkpoint.stageIntervalSeconds", 30.0),
         flush_interval_seconds=_number(spec, "checkpoint.flushIntervalSeconds", 120.0),
+        keep=int(_number(spec, "checkpoint.keep", 3)),
     )
 
 

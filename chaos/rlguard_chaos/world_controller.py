@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 KEY: Final = GroupKey("sim", "job", 0)
 TIMING: Final = Timing(
-    stage_interval=6.0, flush_interval=15.0, stall_limit=40.0, same_step_limit=3, attempts=12, attempts_window=300.0
+    stage_interval=6.0,
+    flush_interval=15.0,
+    stall_limit=40.0,
+    same_step_limit=3,
+    attempts=12,
+    attempts_window=300.0,
+    keep=3,
 )
 
 

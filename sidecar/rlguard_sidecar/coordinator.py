@@ -12,6 +12,8 @@ from rlguard.group.coordinator import begin, decide, fold
 from rlguard.group.facts import CoordinatorFact, Operation
 from rlguard.io.clock import wall
 from rlguard.messages import Grant, GroupReport, MemberReport, Order
+from rlguard.policy import CheckpointPolicy
+from rlguard_sidecar.housekeeping import Housekeeping
 from rlguard_sidecar.peers import Roster
 from rlguard_sidecar.settings import Settings
 from rlguard_sidecar.storeactions import StoreActions
@@ -41,6 +43,8 @@ class Coordinator:
         self._log = log
         self._whys = Whys(log, "coordinator")
         self._running: dict[Operation, asyncio.Task[None]] = {}
+        self._keep = CheckpointPolicy().keep
+        self._housekeeping = Housekeeping(actions.bulk, lambda: self._keep, now, log)
         view = begin(settings.member.uid, settings.size, settings.root is not None, now())
         self._driver: Driver[Any, CoordinatorFact] = Driver(view, fold, decide, self._perform, now)
 
@@ -50,6 +54,7 @@ class Coordinator:
 
     def granted(self, grant: Grant) -> None:
         """The controller's word."""
+        self._keep = grant.timing.keep
         self.tell(facts.GrantHeard(self._now(), grant))
 
     def tell(self, fact: CoordinatorFact) -> None:
@@ -62,6 +67,7 @@ class Coordinator:
             self._tasks = tasks
             tasks.create_task(self._tell_wall(), name="wall-clock")
             tasks.create_task(self._driver.run(), name="coordinator-driver")
+            tasks.create_task(self._housekeeping.run(), name="housekeeping")
 
     async def _tell_wall(self) -> None:
         while True:
@@ -101,4 +107,6 @@ class Coordinator:
             del self._running[operation]
         if isinstance(fact, facts.StoreFailed):
             self._log.warning("failed", operation=operation.value, problem=fact.detail)
+        if isinstance(fact, facts.Committed):
+            self._housekeeping.committed(action.incarnation)
         self.tell(fact)

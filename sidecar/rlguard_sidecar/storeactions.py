@@ -63,6 +63,11 @@ class StoreActions:
             facts.WriteIncident: (Operation.INCIDENT, self._incident),
         }
 
+    @property
+    def bulk(self) -> StoreClient:
+        """The child for what may take long."""
+        return self._stores.bulk
+
     def operation(self, action: Any) -> Operation | None:
         """Which operation an action is, None for one that is not ours."""
         found = self._do.get(type(action))

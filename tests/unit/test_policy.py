@@ -39,7 +39,7 @@ def test_what_is_set_is_taken() -> None:
     parsed = parse_spec(
         {
             "elastic": {"minMembers": 1},
-            "checkpoint": {"path": "/checkpoints", "stageIntervalSeconds": 5, "flushIntervalSeconds": 7.5},
+            "checkpoint": {"path": "/checkpoints", "stageIntervalSeconds": 5, "flushIntervalSeconds": 7.5, "keep": 9},
             "restart": {"attempts": 3, "sameStepLimit": 2},
             "onGiveUp": "release",
         }
@@ -47,7 +47,7 @@ def test_what_is_set_is_taken() -> None:
     assert parsed.elastic.min_members == 1
     assert parsed.checkpoint.path == "/checkpoints"
     assert (parsed.timing.stage_interval, parsed.timing.flush_interval) == (5.0, 7.5)
-    assert (parsed.timing.attempts, parsed.timing.same_step_limit) == (3, 2)
+    assert (parsed.timing.attempts, parsed.timing.same_step_limit, parsed.timing.keep) == (3, 2, 9)
     assert parsed.on_give_up is OnGiveUp.RELEASE
 
 

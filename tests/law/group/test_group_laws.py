@@ -16,7 +16,7 @@ from rlguard.model import CheckpointId, GroupKey, Incarnation, Member, World
 
 MEMBERS = tuple(Member(index, f"uid-{index}", f"pod-{index}", "node", f"10.0.0.{index}") for index in range(2))
 WORLD = World(MEMBERS)
-TIMING = Timing(10.0, 30.0, 60.0, 3, 5, 600.0)
+TIMING = Timing(10.0, 30.0, 60.0, 3, 5, 600.0, 3)
 incarnations = st.builds(Incarnation, st.integers(1, 2), st.integers(0, 3))
 checkpoints = st.builds(CheckpointId, incarnations, st.integers(0, 5))
 slots = st.tuples(st.none() | checkpoints, st.none() | checkpoints).map(

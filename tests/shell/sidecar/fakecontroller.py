@@ -15,7 +15,13 @@ from rlguard.model import GroupKey, World
 
 KEY = GroupKey("team", "ppo", 0)
 TIMING = Timing(
-    stage_interval=0.5, flush_interval=1.0, stall_limit=60.0, same_step_limit=5, attempts=20, attempts_window=3600.0
+    stage_interval=0.5,
+    flush_interval=1.0,
+    stall_limit=60.0,
+    same_step_limit=5,
+    attempts=20,
+    attempts_window=3600.0,
+    keep=3,
 )
 
 

@@ -27,7 +27,13 @@ from rlguard.messages import (
 from rlguard.model import CheckpointId, GroupKey, Incarnation, Member, Notice, World
 
 TIMING = Timing(
-    stage_interval=10.0, flush_interval=30.0, stall_limit=60.0, same_step_limit=3, attempts=5, attempts_window=600.0
+    stage_interval=10.0,
+    flush_interval=30.0,
+    stall_limit=60.0,
+    same_step_limit=3,
+    attempts=5,
+    attempts_window=600.0,
+    keep=3,
 )
 
 
