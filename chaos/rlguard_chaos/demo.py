@@ -11,32 +11,57 @@ from typing import Any, Final
 import yaml
 from rich.console import Console
 
-from rlguard.errors import RlguardError
+from rlguard.errors import BadConfigError, RlguardError, TransientError
 from rlguard_chaos import baseline, lab, report, steplog
 from rlguard_chaos.baseline import Bare
 from rlguard_chaos.experiment import Experiment, parse
 from rlguard_chaos.faults import Hands, Job
-from rlguard_chaos.install import install_chart
+from rlguard_chaos.install import clear, install_chart
 from rlguard_chaos.judge import GroupSeen
 from rlguard_chaos.kubectl import Kubectl
 from rlguard_chaos.lab import Lab
 from rlguard_chaos.narrate import Narrator
-from rlguard_chaos.run import Act, GuardWatch, run_experiment, steady
+from rlguard_chaos.run import LOOK_EVERY, Act, GuardWatch, run_experiment, steady
 
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 JOB: Final = "ppo"
 RANK_KILLED: Final = "rank-killed"
 LEADER_LOST: Final = "leader-lost"
+BARE: Final = "ppo-bare"
+BARE_LEADER: Final = "ppo-bare-leader"
+COMMITTED_WITHIN: Final = 45.0
+"""Seconds from the first step to the first committed checkpoint; the example flushes every 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the demo plays. `only`: names of acts, empty for all; `manifests`: folder of job.yaml and guard.yaml."""
+
+    root: Path
+    build: Path
+    manifests: Path
+    only: tuple[str, ...] = ()
+    baseline: bool = True
+    keep: bool = False
+
+    def experiments(self) -> list[Experiment]:
+        """The acts to play, in order. Raises BadConfigError for a name that no act has."""
+        known = experiments()
+        unknown = set(self.only) - {experiment.name for experiment in known}
+        if unknown:
+            names = ", ".join(experiment.name for experiment in known)
+            raise BadConfigError(f"--only {min(unknown)}: no such act (there are: {names})")
+        return [experiment for experiment in known if not self.only or experiment.name in self.only]
 
 
 @dataclass(slots=True)
 class Stage:
     """What the acts are played on."""
 
+    options: Options
     lab: Lab
     kubectl: Kubectl
     narrator: Narrator
-    manifests: Path
     job: dict[str, Any]
 
     def twin(self, name: str, nodes: tuple[str, str] | None = None) -> Bare:
@@ -54,38 +79,42 @@ def load(path: Path) -> Experiment:
     return parse(yaml.safe_load(path.read_text()), str(path))
 
 
-def run_demo(console: Console, root: Path, build: Path, *, keep: bool) -> int:
-    """Play all acts on a lab of three nodes; exit status 0 only if each recovered within its limits."""
+def run_demo(console: Console, options: Options) -> int:
+    """Play the acts on a lab of three nodes; exit status 0 only if each recovered within its limits."""
+    options.experiments()
     with Narrator(console) as narrator:
         try:
             running = lab.up(3, say=lambda text: narrator.say("lab", text))
-            result = asyncio.run(_play(running, narrator, root))
+            result = asyncio.run(_play(options, running, narrator))
         finally:
-            if not keep:
+            if not options.keep:
                 lab.down(lambda text: narrator.say("lab", text))
-    figures, page = report.write(result, build)
+    figures, page = report.write(result, options.build)
     console.print(report.table(result))
     console.print(f"Figures: {figures}\nReport:  {page}")
+    for row in result.rows:
+        if not row.act.recovered:
+            console.print(f"[bold red]Act failed:[/] {row.act.name}: {row.act.reason}")
     return 0 if result.passed else 1
 
 
-async def _play(running: Lab, narrator: Narrator, root: Path) -> report.Report:
-    manifests = root / "examples" / "ppo"
+async def _play(options: Options, running: Lab, narrator: Narrator) -> report.Report:
     kubectl = Kubectl(str(running.binaries / "kubectl"), str(running.kubeconfig))
-    job = yaml.safe_load((manifests / "job.yaml").read_text())
-    stage = Stage(running, kubectl, narrator, manifests, job)
+    job = yaml.safe_load((options.manifests / "job.yaml").read_text())
+    stage = Stage(options, running, kubectl, narrator, job)
     narrator.title("Setting up")
-    installing = asyncio.create_task(install_chart(running, kubectl, root, narrator))
-    bare = await _bare_rank_killed(stage)
+    await clear(running, kubectl, (JOB, BARE, BARE_LEADER))
+    installing = asyncio.create_task(install_chart(running, kubectl, options.root, narrator))
+    bare = await _bare_rank_killed(stage) if options.baseline else None
     await installing
-    await _start_guarded(stage)
-    rows = await _acts(stage, bare)
+    problem = await _start_guarded(stage)
+    rows = await _acts(stage, bare, problem)
     return report.Report(tuple(rows), tuple(steplog.read(running.shared / "ppo-log" / "steps-rank0.jsonl")))
 
 
 async def _bare_rank_killed(stage: Stage) -> tuple[float, float | None]:
     """The bare restart's seconds (the quicker of two), and the seconds to recover from a killed rank."""
-    twin = stage.twin("ppo-bare")
+    twin = stage.twin(BARE)
     started = await baseline.start(stage.kubectl, twin, yaml.safe_dump(twin.manifest))
     stage.narrator.say("bare", f"without rlguard: first step {started:.1f} s after the command started")
     recovered, restarted = await baseline.kill_a_rank(stage.kubectl, twin)
@@ -95,24 +124,45 @@ async def _bare_rank_killed(stage: Stage) -> tuple[float, float | None]:
     return min(started, restarted or started), recovered
 
 
-async def _start_guarded(stage: Stage) -> None:
+async def _start_guarded(stage: Stage) -> str | None:
+    """Start the job and wait for its first committed checkpoint. Returns what is wrong if it does not come."""
     for name in ("guard.yaml", "job.yaml"):
-        await stage.kubectl.run("apply", "-f", str(stage.manifests / name))
+        await stage.kubectl.run("apply", "-f", str(stage.options.manifests / name))
     watch = GuardWatch(stage.kubectl, JOB, 0)
-    async with watch.running():
-        group = await steady(watch)
+    try:
+        async with watch.running():
+            group = await _committed(watch)
+    except TransientError as error:
+        stage.narrator.say("failed", str(error))
+        return str(error)
     stage.narrator.say("running", f"the guarded job steps on {' and '.join(group.nodes)}")
+    return None
 
 
-async def _acts(stage: Stage, bare: tuple[float, float | None]) -> list[report.Row]:
+async def _committed(watch: GuardWatch) -> GroupSeen:
+    """Wait for the first committed checkpoint: before it, there is nothing that a fault could cost."""
+    group = await steady(watch)
+    deadline = time.monotonic() + COMMITTED_WITHIN
+    while (group := watch.seen or group).newest is None:
+        if time.monotonic() > deadline:
+            problem = f"no checkpoint was committed within {COMMITTED_WITHIN:.0f} s"
+            raise TransientError(f"{problem}: is the training hook at work? See 'kubectl describe guard {JOB}'")
+        await asyncio.sleep(LOOK_EVERY)
+    return group
+
+
+async def _acts(stage: Stage, bare: tuple[float, float | None] | None, problem: str | None) -> list[report.Row]:
     hands = Hands(stage.kubectl, Job(JOB), stage.lab)
     rows: list[report.Row] = []
     leader_lost: asyncio.Task[float | None] | None = None
-    for experiment in experiments():
+    for experiment in stage.options.experiments():
+        if problem is not None and not rows:
+            rows.append(report.Row(_not_played(experiment, problem)))
+            continue
         if rows and not rows[-1].act.recovered:
             rows.append(report.Row(_not_played(experiment, f"not played, because {rows[-1].act.name} failed")))
             continue
-        twin = await _bare_beside_leader(stage) if experiment.name == LEADER_LOST else None
+        twin = await _bare_beside_leader(stage) if bare and experiment.name == LEADER_LOST else None
         rows.append(report.Row(await _run(experiment, hands, stage.narrator)))
         if twin is not None:
             leader_lost = asyncio.create_task(baseline.watch_leader_lost(twin, rows[-1].act.injected_at))
@@ -120,10 +170,10 @@ async def _acts(stage: Stage, bare: tuple[float, float | None]) -> list[report.R
 
 
 async def _beside(
-    row: report.Row, bare: tuple[float, float | None], lost: asyncio.Task[float | None] | None
+    row: report.Row, bare: tuple[float, float | None] | None, lost: asyncio.Task[float | None] | None
 ) -> report.Row:
     """The row with what the bare job did under the same fault."""
-    if row.act.name == RANK_KILLED:
+    if row.act.name == RANK_KILLED and bare is not None:
         return replace(row, bare_restart_s=bare[0], baseline_s=bare[1], baseline_watched_s=baseline.RECOVER_WITHIN)
     if row.act.name == LEADER_LOST and lost is not None:
         return replace(row, baseline_s=await lost, baseline_watched_s=baseline.LEADER_WATCHED)
@@ -133,7 +183,7 @@ async def _beside(
 async def _bare_beside_leader(stage: Stage) -> Bare:
     """A bare twin whose leader shares the node of the guarded leader, so that one fault hits both."""
     group = await _now(stage)
-    twin = stage.twin("ppo-bare-leader", (group.nodes[0], group.nodes[-1]))
+    twin = stage.twin(BARE_LEADER, (group.nodes[0], group.nodes[-1]))
     await baseline.start(stage.kubectl, twin, yaml.safe_dump(twin.manifest))
     return twin
 

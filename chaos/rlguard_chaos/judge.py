@@ -45,7 +45,10 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The result of one step. `pending`: nothing failed yet, keep watching. Durations are seconds from the fault."""
+    """The result of one step. `pending`: nothing failed yet, keep watching. Durations are seconds from the fault.
+
+    `reached_after`: until an expected phase was seen, where no incident is expected.
+    """
 
     recovered: bool
     pending: bool
@@ -53,6 +56,7 @@ class Judgement:
     incident: Seen | None = None
     detected_after: float | None = None
     first_step_after: float | None = None
+    reached_after: float | None = None
 
 
 def read_group(guard: Mapping[str, Any], group: int) -> GroupSeen | None:
@@ -127,7 +131,7 @@ def _verdict(late: bool, reason: str, incident: Seen | None = None) -> Judgement
 def _judge_phase(expect: Expectation, group: GroupSeen, injected: Injected, now: float, *, late: bool) -> Judgement:
     if group.phase != expect.phase:
         return _verdict(late, f"phase is {group.phase}, not {expect.phase}")
-    return Judgement(recovered=True, pending=False, reason=f"phase {group.phase}", first_step_after=now - injected.at)
+    return Judgement(recovered=True, pending=False, reason=f"phase {group.phase}", reached_after=now - injected.at)
 
 
 def _the_incident(expect: Expectation, injected: Injected, group: GroupSeen) -> Seen | None:

@@ -63,10 +63,10 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         act.title,
         seconds(act.detected_after_s),
-        act.decision,
+        act.decision or act.why,
         lost,
         seconds(act.time_to_first_step_s),
-        row.baseline,
+        row.baseline or "-",
         "recovered" if act.recovered else f"FAILED: {act.reason}",
     )
 

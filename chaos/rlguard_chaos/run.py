@@ -39,6 +39,7 @@ class Act:
     detected_after_s: float | None = None
     lost_steps: int | None = None
     time_to_first_step_s: float | None = None
+    reached_after_s: float | None = None
     resumed: str | None = None
 
 
@@ -127,11 +128,12 @@ def _act(experiment: Experiment, results: list[tuple[Injected, Judgement]]) -> A
         recovered=failed is None,
         reason=(failed or measured).reason,
         fault=", ".join(injection.fault for injection in experiment.steps[experiment.measured].inject),
-        decision=incident.decision if incident else measured.reason,
+        decision=incident.decision if incident else "",
         why=incident.why if incident else measured.reason,
         injected_at=injected.at,
         detected_after_s=measured.detected_after,
         lost_steps=incident.lost_steps if incident else None,
         time_to_first_step_s=measured.first_step_after,
+        reached_after_s=measured.reached_after,
         resumed=incident.resumed if incident else None,
     )

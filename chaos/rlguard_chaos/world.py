@@ -14,7 +14,7 @@ from typing import Final
 
 from rlguard.checkpoint.lineage import on_chain
 from rlguard.checkpoint.records import Record
-from rlguard.group import facts
+from rlguard.group import coordinator_facts, member_facts
 from rlguard.group.view import Mode
 from rlguard.messages import Grant, MemberReport, Order, Ranks
 from rlguard.model import CheckpointId, Incarnation, Phase
@@ -144,7 +144,7 @@ class SimWorld:
 
         def arrive() -> None:
             if leader.coordinator is not None and leader.up:
-                leader.coordinator.tell(facts.MemberHeard(self.now, report))
+                leader.coordinator.tell(coordinator_facts.MemberHeard(self.now, report))
 
         self._deliver(pod, leader, arrive)
 
@@ -154,14 +154,14 @@ class SimWorld:
         if pod is None or not coordinator.alive:
             return
         order: Order = coordinator.orders[uid]
-        self._deliver(coordinator.pod, pod, lambda: pod.tell(facts.OrderHeard(self.now, order)))
+        self._deliver(coordinator.pod, pod, lambda: pod.tell(member_facts.OrderHeard(self.now, order)))
 
     def give(self, coordinator: CoordinatorShell, grant: Grant) -> None:
         """The controller's word arrives. A changed world is a trigger: what was done before it must not be lost."""
         if not self.controller.reaches(coordinator.pod):
             return
         before = coordinator.view.grant
-        coordinator.tell(facts.GrantHeard(self.now, grant))
+        coordinator.tell(coordinator_facts.GrantHeard(self.now, grant))
         if before is None or before.world_number != grant.world_number or grant.save_within is not None:
             self.note_trigger()
 
@@ -307,7 +307,7 @@ class SimWorld:
             raise ViolationError(f"C3: {record.incarnation} resumes {record.parent}, which is off the chain")
         self.counted["attempts"] += 1
 
-    def check_start(self, pod: Pod, action: facts.StartRanks) -> None:
+    def check_start(self, pod: Pod, action: member_facts.StartRanks) -> None:
         """C4, A2 and the order of incarnations, at the moment when ranks start."""
         if pod.ran and action.incarnation <= max(pod.ran):
             raise ViolationError(f"{pod.uid} starts {action.incarnation} after {max(pod.ran)}")

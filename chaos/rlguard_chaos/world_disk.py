@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rlguard.checkpoint.lineage import on_chain
 from rlguard.checkpoint.records import Record
 from rlguard.group import coordinator as core
-from rlguard.group import facts
-from rlguard.group.facts import LineageScan, Operation
+from rlguard.group import coordinator_facts, facts
+from rlguard.group.coordinator_facts import LineageScan, Operation
 from rlguard.group.view import Mode
 from rlguard.messages import FileEntry, Order
 from rlguard.model import CheckpointId, Incarnation
@@ -63,9 +63,9 @@ class CoordinatorShell:
         self.version = 0
         self.nonces: dict[Incarnation, str] = {}
         self.view = core.begin(pod.uid, world.size, has_root=True, now=world.now)
-        self.tell(facts.WallClock(world.now, 1e9 + world.now))
+        self.tell(coordinator_facts.WallClock(world.now, 1e9 + world.now))
 
-    def tell(self, fact: facts.CoordinatorFact) -> None:
+    def tell(self, fact: coordinator_facts.CoordinatorFact) -> None:
         """Fold, then decide and perform."""
         if not self.alive or not self.pod.thaws(lambda: self.tell(restamped(fact, self.world.now))):
             return
@@ -93,11 +93,11 @@ class CoordinatorShell:
         self.world.after(wake - now + 1e-3, lambda: self.decide() if version == self.version else None)
 
     def _perform(self, action: Any) -> None:
-        if isinstance(action, facts.SendOrder):
+        if isinstance(action, coordinator_facts.SendOrder):
             if self.orders.get(action.uid) != action.order:
                 self.orders[action.uid] = action.order
                 self.world.send_order(self, action.uid)
-        elif isinstance(action, facts.Publish):
+        elif isinstance(action, coordinator_facts.Publish):
             self.report = action.report
         else:
             operation, effect = self._effect(action)
@@ -105,7 +105,7 @@ class CoordinatorShell:
                 self.running.add(operation)
                 self._later(operation, effect)
 
-    def _later(self, operation: Operation, effect: Callable[[], facts.CoordinatorFact]) -> None:
+    def _later(self, operation: Operation, effect: Callable[[], coordinator_facts.CoordinatorFact]) -> None:
         """First the effect, then the answer. A process that has died meanwhile leaves the effect behind."""
         world = self.world
         slow = world.random.uniform(3, 40) if operation is Operation.COMMIT and world.chance(0.15) else 0.0
@@ -114,7 +114,7 @@ class CoordinatorShell:
             if not self.pod.thaws(act):
                 return
             broken = world.disk.full and operation not in (Operation.LOOK, Operation.PORT)
-            fact = facts.StoreFailed(world.now, operation, "no space left") if broken else effect()
+            fact = coordinator_facts.StoreFailed(world.now, operation, "no space left") if broken else effect()
             world.after(world.random.uniform(0.01, 0.3), lambda: self._answer(operation, fact))
 
         world.after(world.random.uniform(0.01, 0.2) + slow, act)
@@ -123,54 +123,69 @@ class CoordinatorShell:
         if not self.alive or not self.pod.thaws(lambda: self._answer(operation, fact)):
             return
         self.running.discard(operation)
-        if isinstance(fact, facts.Committed):
+        if isinstance(fact, coordinator_facts.Committed):
             self.world.disk.told.add(fact.checkpoint)
         self.tell(restamped(fact, self.world.now))
-        if isinstance(fact, facts.Voided) and fact.newer_leader != self.pod.uid and self.view.mode is not Mode.FENCED:
+        if (
+            isinstance(fact, coordinator_facts.Voided)
+            and fact.newer_leader != self.pod.uid
+            and self.view.mode is not Mode.FENCED
+        ):
             raise ViolationError("C2: a commit made void by another leader's claim was taken for good")
 
-    def _effect(self, action: Any) -> tuple[Operation, Callable[[], facts.CoordinatorFact]]:
-        table: dict[type, tuple[Operation, Callable[[], facts.CoordinatorFact]]] = {
-            facts.LookAtDisk: (Operation.LOOK, lambda: facts.DiskSeen(0, self.world.disk.scan())),
-            facts.ClaimAttempt: (Operation.CLAIM, lambda: self._claim(action)),
-            facts.VerifyCheckpoint: (Operation.VERIFY, lambda: self._verify(action)),
-            facts.WriteRecord: (Operation.RECORD, lambda: self._record(action)),
-            facts.ReservePort: (Operation.PORT, lambda: facts.PortReserved(0, action.incarnation, 29500)),
-            facts.BeginFlush: (Operation.BEGIN_FLUSH, lambda: self._begin(action)),
-            facts.Commit: (Operation.COMMIT, lambda: self._commit(action)),
-            facts.MarkComplete: (Operation.COMPLETE, self._complete),
-            facts.WriteIncident: (Operation.INCIDENT, lambda: facts.IncidentWritten(0, action.incident)),
+    def _effect(self, action: Any) -> tuple[Operation, Callable[[], coordinator_facts.CoordinatorFact]]:
+        table: dict[type, tuple[Operation, Callable[[], coordinator_facts.CoordinatorFact]]] = {
+            coordinator_facts.LookAtDisk: (
+                Operation.LOOK,
+                lambda: coordinator_facts.DiskSeen(0, self.world.disk.scan()),
+            ),
+            coordinator_facts.ClaimAttempt: (Operation.CLAIM, lambda: self._claim(action)),
+            coordinator_facts.VerifyCheckpoint: (Operation.VERIFY, lambda: self._verify(action)),
+            coordinator_facts.WriteRecord: (Operation.RECORD, lambda: self._record(action)),
+            coordinator_facts.ReservePort: (
+                Operation.PORT,
+                lambda: coordinator_facts.PortReserved(0, action.incarnation, 29500),
+            ),
+            coordinator_facts.BeginFlush: (Operation.BEGIN_FLUSH, lambda: self._begin(action)),
+            coordinator_facts.Commit: (Operation.COMMIT, lambda: self._commit(action)),
+            coordinator_facts.MarkComplete: (Operation.COMPLETE, self._complete),
+            coordinator_facts.WriteIncident: (
+                Operation.INCIDENT,
+                lambda: coordinator_facts.IncidentWritten(0, action.incident),
+            ),
         }
         return table[type(action)]
 
-    def _claim(self, action: facts.ClaimAttempt) -> facts.CoordinatorFact:
+    def _claim(self, action: coordinator_facts.ClaimAttempt) -> coordinator_facts.CoordinatorFact:
         disk = self.world.disk
         nonce = self.nonces.setdefault(action.incarnation, self.world.name("nonce"))
         if disk.claims.get(action.incarnation, ("", nonce))[1] != nonce:
-            return facts.ClaimRefused(0, action.incarnation, disk.scan())
+            return coordinator_facts.ClaimRefused(0, action.incarnation, disk.scan())
         if action.incarnation not in disk.claims:
             self.world.check_claim(action.incarnation)
             disk.claims[action.incarnation] = (self.pod.uid, nonce)
         scan = disk.scan()
-        return facts.Claimed(0, action.incarnation, nonce, scan)
+        return coordinator_facts.Claimed(0, action.incarnation, nonce, scan)
 
-    def _verify(self, action: facts.VerifyCheckpoint) -> facts.CoordinatorFact:
+    def _verify(self, action: coordinator_facts.VerifyCheckpoint) -> coordinator_facts.CoordinatorFact:
         whole = action.checkpoint in self.world.disk.steps
-        return facts.Verified(0, action.checkpoint, whole, f"steps/{action.checkpoint}", None, "" if whole else "gone")
+        return coordinator_facts.Verified(
+            0, action.checkpoint, whole, f"steps/{action.checkpoint}", None, "" if whole else "gone"
+        )
 
-    def _record(self, action: facts.WriteRecord) -> facts.CoordinatorFact:
+    def _record(self, action: coordinator_facts.WriteRecord) -> coordinator_facts.CoordinatorFact:
         disk, record = self.world.disk, action.record
         if record.incarnation not in disk.records:
             self.world.check_record(record)
             disk.records[record.incarnation] = record
-        return facts.Recorded(0, record.incarnation)
+        return coordinator_facts.Recorded(0, record.incarnation)
 
-    def _begin(self, action: facts.BeginFlush) -> facts.CoordinatorFact:
+    def _begin(self, action: coordinator_facts.BeginFlush) -> coordinator_facts.CoordinatorFact:
         nonce = self.world.name("flush")
         self.world.disk.parts[nonce] = {}
-        return facts.FlushBegun(0, nonce, action.checkpoint, nonce)
+        return coordinator_facts.FlushBegun(0, nonce, action.checkpoint, nonce)
 
-    def _commit(self, action: facts.Commit) -> facts.CoordinatorFact:
+    def _commit(self, action: coordinator_facts.Commit) -> coordinator_facts.CoordinatorFact:
         disk, record = self.world.disk, self.world.disk.records[action.checkpoint.incarnation]
         parts = disk.parts[action.directory]
         if set(parts) != record.world.uids or set(parts.values()) != {action.checkpoint}:
@@ -180,14 +195,14 @@ class CoordinatorShell:
         disk.steps.add(action.checkpoint)
         newest = max(disk.claims)
         if newest > action.incarnation:
-            return facts.Voided(0, action.checkpoint, newest, disk.claims[newest][0])
+            return coordinator_facts.Voided(0, action.checkpoint, newest, disk.claims[newest][0])
         if not on_chain(disk.records, action.checkpoint):
             raise ViolationError(f"C3: {action.checkpoint} was committed as good and is off the chain")
-        return facts.Committed(0, action.checkpoint, f"steps/{action.checkpoint}")
+        return coordinator_facts.Committed(0, action.checkpoint, f"steps/{action.checkpoint}")
 
-    def _complete(self) -> facts.CoordinatorFact:
+    def _complete(self) -> coordinator_facts.CoordinatorFact:
         self.world.disk.completed = True
-        return facts.MarkedComplete(0)
+        return coordinator_facts.MarkedComplete(0)
 
 
 def part(uid: str) -> FileEntry:

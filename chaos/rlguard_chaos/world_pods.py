@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlguard.group import facts, member
-from rlguard.group.facts import LauncherState, RankSeen, SlotSeen
+from rlguard.group import facts, member, member_facts
+from rlguard.group.member_facts import LauncherState, RankSeen, SlotSeen
 from rlguard.messages import MemberReport, Ranks, StageResult
 from rlguard.model import CheckpointId, Incarnation, Member, Notice
 from rlguard.policy import SUSPECT
@@ -38,7 +38,7 @@ class Pod:
         self.resume: CheckpointId | None = None
         self.ready = False
         self.hung = False
-        self.control: facts.WriteControl | None = None
+        self.control: member_facts.WriteControl | None = None
         self.answer: tuple[int, int, int, StageResult] | None = None
         self.coordinator: CoordinatorShell | None = None
         self.process = 0
@@ -80,11 +80,11 @@ class Pod:
         links = (self._hears("coordinator", world.connected(self, self.leader)), self._hears("controller", reached))
         if links != self.links:
             self.links = links
-            self._fold(facts.CoordinatorLink(world.now, links[0]))
+            self._fold(member_facts.CoordinatorLink(world.now, links[0]))
             self._fold(facts.ControllerLink(world.now, links[1]))
-        self._fold(facts.NoticesHeard(world.now, self.notices))
-        self._fold(facts.PagesRead(world.now, self._pages(), self._slots()))
-        self.tell(facts.LauncherHeard(world.now, self.state))
+        self._fold(member_facts.NoticesHeard(world.now, self.notices))
+        self._fold(member_facts.PagesRead(world.now, self._pages(), self._slots()))
+        self.tell(member_facts.LauncherHeard(world.now, self.state))
         if self.report is not None:
             world.send_report(self, self.report)
         world.controller.hear(self)
@@ -114,13 +114,13 @@ class Pod:
     def look(self) -> None:
         """The launcher's state or a page has changed."""
         if self.up and not self.gone and self.world.now >= self.frozen_until:
-            self._fold(facts.PagesRead(self.world.now, self._pages(), self._slots()))
-            self.tell(facts.LauncherHeard(self.world.now, self.state))
+            self._fold(member_facts.PagesRead(self.world.now, self._pages(), self._slots()))
+            self.tell(member_facts.LauncherHeard(self.world.now, self.state))
 
-    def _fold(self, fact: facts.MemberFact) -> None:
+    def _fold(self, fact: member_facts.MemberFact) -> None:
         self.view = member.fold(self.view, fact)
 
-    def tell(self, fact: facts.MemberFact) -> None:
+    def tell(self, fact: member_facts.MemberFact) -> None:
         """Fold, then decide and perform."""
         if self.up and not self.gone and self.thaws(lambda: self.tell(restamped(fact, self.world.now))):
             self._fold(fact)
@@ -140,23 +140,23 @@ class Pod:
 
     def _perform(self, action: Any) -> None:
         world = self.world
-        if isinstance(action, facts.PublishMember):
+        if isinstance(action, member_facts.PublishMember):
             if action.report != self.report:
                 self.report = action.report
                 world.send_report(self, action.report)
-        elif isinstance(action, facts.StartRanks):
+        elif isinstance(action, member_facts.StartRanks):
             world.after(0.02, lambda: self.start_ranks(action))
-        elif isinstance(action, facts.StopRanks):
+        elif isinstance(action, member_facts.StopRanks):
             world.after(0.02, lambda: self.stop_ranks(action))
-        elif isinstance(action, facts.WriteControl):
+        elif isinstance(action, member_facts.WriteControl):
             self.control = action
-        elif isinstance(action, facts.RunFlush):
+        elif isinstance(action, member_facts.RunFlush):
             self._flush(action)
-        elif isinstance(action, facts.CancelFlush):
+        elif isinstance(action, member_facts.CancelFlush):
             self.reading.pop(action.nonce, None)
-            self.tell(facts.FlushEnded(world.now, action.nonce, done=False, detail="cancelled", files=()))
+            self.tell(member_facts.FlushEnded(world.now, action.nonce, done=False, detail="cancelled", files=()))
 
-    def _flush(self, action: facts.RunFlush) -> None:
+    def _flush(self, action: member_facts.RunFlush) -> None:
         nonce = action.order.nonce
         if nonce in self.flushed:
             return
@@ -175,7 +175,7 @@ class Pod:
             parts = self.world.disk.parts.get(action.order.directory)
             if whole and parts is not None:
                 parts[self.uid] = action.order.checkpoint
-            self.tell(facts.FlushEnded(self.world.now, nonce, whole, "" if whole else "torn", (part(self.uid),)))
+            self.tell(member_facts.FlushEnded(self.world.now, nonce, whole, "" if whole else "torn", (part(self.uid),)))
 
         self.world.after(seconds, end)
 
@@ -191,7 +191,7 @@ class Pod:
         self.state = _state(old.incarnation, ranks, code, signal)
         self.look()
 
-    def start_ranks(self, action: facts.StartRanks) -> None:
+    def start_ranks(self, action: member_facts.StartRanks) -> None:
         """As the launcher does: a start of what runs or ran already is ignored."""
         if self.gone or self.alive or action.incarnation in self.ran:
             return
@@ -207,7 +207,7 @@ class Pod:
         if self.state.incarnation == incarnation:
             self.ready = True
 
-    def stop_ranks(self, action: facts.StopRanks) -> None:
+    def stop_ranks(self, action: member_facts.StopRanks) -> None:
         """SIGTERM, grace, SIGKILL."""
         if self.gone or self.state.incarnation != action.incarnation or self.state.ranks is not Ranks.RUNNING:
             return
@@ -240,7 +240,7 @@ class Pod:
         elif self.step == control.step:
             self._stage(control)
 
-    def _stage(self, control: facts.WriteControl) -> None:
+    def _stage(self, control: member_facts.WriteControl) -> None:
         slot, incarnation = control.slot, control.incarnation
         self.world.check_overwrite(self, slot)
         self.slots[slot] = None
