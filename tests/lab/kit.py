@@ -1,0 +1,187 @@
+"""What lab tests share: kubectl, waiting, a guarded job and its Guard, and what is on the shared folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rlguard_chaos.faults import KILL_RANK, KILL_SIDECAR
+from rlguard_chaos.lab import control, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlguard_chaos.lab import Lab
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SYSTEM = "rlguard-system"
+CALL_S = 60.0
+
+
+def eventually(look: Callable[[], Any], limit_s: float = 60.0, what: Callable[[], Any] = lambda: "") -> Any:
+    """The first true answer within the limit; `what` is shown when there is none."""
+    deadline = time.monotonic() + limit_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what()}"
+        time.sleep(0.25)
+    return seen
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The running lab with rlguard installed."""
+
+    lab: Lab
+
+    def call(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Kubectl, however it ends."""
+        command = [str(self.lab.binaries / "kubectl"), f"--kubeconfig={self.lab.kubeconfig}", *words]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=CALL_S)
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """Output of kubectl, which must succeed."""
+        done = self.call(*words, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(words[:6])}: {done.stderr}"
+        return done.stdout
+
+    def get(self, *words: str) -> dict[str, Any]:
+        """An object or a list."""
+        value: dict[str, Any] = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return value
+
+
+def ppo(*arguments: str, guarded: bool = True, size: int = 2) -> dict[str, Any]:
+    """The PPO example's LWS with these arguments of the script."""
+    file = EXAMPLES / "ppo" / ("job.yaml" if guarded else "bare.yaml")
+    job: dict[str, Any] = yaml.safe_load(file.read_text())
+    container = trainer_of(job)
+    job["spec"]["leaderWorkerTemplate"]["size"] = size
+    script = next(i for i, word in enumerate(container["command"]) if word.endswith("train.py"))
+    container["command"] = [*container["command"][: script + 1], *arguments]
+    return job
+
+
+def trainer_of(job: dict[str, Any]) -> dict[str, Any]:
+    """The trainer container of an LWS with one template."""
+    container: dict[str, Any] = job["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]
+    return container
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job in a namespace of its own."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+
+    @property
+    def root(self) -> Path:
+        """Its checkpoint root."""
+        return layout.SHARED_FOLDER / ".rlguard" / self.namespace / self.name / "0"
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """Kubectl in the job's namespace."""
+        return self.cluster.kubectl("--namespace", self.namespace, *words, stdin=stdin)
+
+    def get(self, *words: str) -> dict[str, Any]:
+        """An object or a list of the job's namespace."""
+        return self.cluster.get("--namespace", self.namespace, *words)
+
+    def guard(self) -> dict[str, Any]:
+        """The Guard; empty while there is none."""
+        done = self.cluster.call("--namespace", self.namespace, "get", "guard", self.name, "-o", "json")
+        value: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        return value
+
+    def group(self) -> dict[str, Any]:
+        """Status of group 0; empty while there is none."""
+        groups = self.guard().get("status", {}).get("groups") or [{}]
+        group: dict[str, Any] = groups[0]
+        return group
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """A condition of the Guard; empty while it is not there."""
+        conditions = self.guard().get("status", {}).get("conditions", [])
+        return next((condition for condition in conditions if condition["type"] == kind), {})
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The job's pods by name."""
+        selector = f"leaderworkerset.sigs.k8s.io/name={self.name}"
+        return {pod["metadata"]["name"]: pod for pod in self.get("pods", "-l", selector)["items"]}
+
+    def run(self, pod: str, script: str, container: str = "trainer") -> str:
+        """Output of a Python script run in a container."""
+        return self.kubectl("exec", pod, "-c", container, "--", "python3", "-c", script)
+
+    def kill_rank(self, pod: str) -> None:
+        """SIGKILL a training process."""
+        assert "killed rank process" in self.run(pod, KILL_RANK)
+
+    def kill_sidecar(self, pod: str) -> None:
+        """SIGKILL the sidecar's process."""
+        assert "killed sidecar process" in self.run(pod, KILL_SIDECAR, "rlguard-sidecar")
+
+    def running(self, attempt: int = 0, generation: int = 0, limit_s: float = 90.0) -> dict[str, Any]:
+        """Wait until the group runs, in this or a later incarnation, and has stepped if it can tell."""
+
+        def look() -> Any:
+            group = self.group()
+            late = (group.get("generation", 0), group.get("attempt", 0)) >= (generation, attempt)
+            return group if late and group.get("phase") == "Running" else None
+
+        group: dict[str, Any] = eventually(look, limit_s, self.group)
+        return group
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """All records, oldest first."""
+        records = [json.loads(path.read_text()) for path in (self.root / "lineage").glob("*.json")]
+        return sorted(records, key=lambda record: [int(part) for part in record["incarnation"].split(".")])
+
+
+def steps_of(log: Path) -> list[dict[str, Any]]:
+    """The whole lines of a rank's step log."""
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+
+
+def clear_shared(*names: str) -> None:
+    """Remove folders of the shared folder."""
+    for name in names:
+        shutil.rmtree(layout.SHARED_FOLDER / name, ignore_errors=True)
+
+
+def create_namespace(cluster: Cluster, name: str) -> None:
+    """A namespace with the shared volume in it."""
+    cluster.kubectl("create", "namespace", name)
+    control.create_shared_volume(name)
+
+
+def delete_namespace(cluster: Cluster, name: str) -> None:
+    """Remove it, its pods at once, and its checkpoints."""
+    cluster.call("-n", name, "delete", "lws", "--all", "--cascade=foreground", "--wait=false")
+    cluster.call("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")
+    cluster.call("delete", "namespace", name, "--wait=false")
+    cluster.call("delete", "pv", f"cfs-turbo-{name}-{control.SHARED_CLAIM}", "--wait=false")
+    left = ("-n", name, "get", "pods", "-o", "name")
+    eventually(lambda: not cluster.call(*left).stdout.strip(), 60, lambda: cluster.call(*left).stdout)
+    clear_shared(f".rlguard/{name}", name)
+
+
+def install(cluster: Cluster) -> None:
+    """`helm upgrade --install` with the lab's values, until every process of rlguard is ready."""
+    values = ROOT / "chaos" / "rlguard_chaos" / "lab" / "values.yaml"
+    command = [str(cluster.lab.binaries / "helm"), f"--kubeconfig={cluster.lab.kubeconfig}", "upgrade", "--install"]
+    command += ["rlguard", str(ROOT / "charts" / "rlguard"), "--namespace", SYSTEM, "--create-namespace"]
+    command += ["--values", str(values), "--wait", "--timeout", "120s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
