@@ -8,7 +8,7 @@ from typing import Final
 from rlguard.checkpoint.lineage import Choice, Parent, choose_parent, next_incarnation, on_chain
 from rlguard.checkpoint.records import Record
 from rlguard.errors import FencedError
-from rlguard.group.facts import LineageScan
+from rlguard.group.coordinator_facts import LineageScan
 from rlguard.group.faults import note_resumed
 from rlguard.group.saving import rescue_pending, survey
 from rlguard.group.view import Attempt, Mode, View, floor, in_memory, reports, uids

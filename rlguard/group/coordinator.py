@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rlguard.checkpoint.lineage import on_chain
 from rlguard.decision import Decision
-from rlguard.group import facts
+from rlguard.group import coordinator_facts, facts
 from rlguard.group.attempts import (
     ADOPT_WAIT,
     GRANT_WAIT,
@@ -23,7 +23,7 @@ from rlguard.group.attempts import (
     take_scan,
     to_verify,
 )
-from rlguard.group.facts import CoordinatorAction, CoordinatorFact, Operation
+from rlguard.group.coordinator_facts import CoordinatorAction, CoordinatorFact, Operation
 from rlguard.group.faults import START_WAIT
 from rlguard.group.orders import order_for, report_of
 from rlguard.group.rules import HELD_LIMIT, STOP_LIMIT, advance
@@ -61,11 +61,13 @@ def decide(view: View, now: float) -> Decision:
     if now - view.awake_at > SUSPECT or advance(view, now) is not view:
         return Decision((facts.Advance(),), view.mode, now)
     orders = ((uid, order_for(view, uid, now)) for uid in sorted(view.members))
-    actions: list[CoordinatorAction] = [facts.SendOrder(uid, order) for uid, order in orders if order is not None]
+    actions: list[CoordinatorAction] = [
+        coordinator_facts.SendOrder(uid, order) for uid, order in orders if order is not None
+    ]
     actions += _start_actions(view, now)
     actions += _flush_actions(view, now)
     actions += _end_actions(view, now)
-    return Decision((*actions, facts.Publish(report_of(view, now))), view.mode, _wake_at(view, now))
+    return Decision((*actions, coordinator_facts.Publish(report_of(view, now))), view.mode, _wake_at(view, now))
 
 
 # ---------------------------------------------------------------- actions
@@ -74,14 +76,14 @@ def decide(view: View, now: float) -> Decision:
 def _start_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
     attempt, again = view.attempt, look_again_at(view)
     if view.ready(Operation.LOOK, now) and (view.scan is None or (again is not None and now >= again)):
-        yield facts.LookAtDisk()
+        yield coordinator_facts.LookAtDisk()
     if attempt is None:
         return
     if view.mode is Mode.CLAIMING and view.ready(Operation.CLAIM, now):
-        yield facts.ClaimAttempt(attempt.incarnation, view.own_uid)
+        yield coordinator_facts.ClaimAttempt(attempt.incarnation, view.own_uid)
     target = to_verify(view) if view.mode is Mode.CHOOSING else None
     if target is not None and view.ready(Operation.VERIFY, now):
-        yield facts.VerifyCheckpoint(target)
+        yield coordinator_facts.VerifyCheckpoint(target)
     if view.mode is Mode.RECORDING:
         yield from _record_actions(view, attempt, now)
 
@@ -89,9 +91,9 @@ def _start_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
 def _record_actions(view: View, attempt: Attempt, now: float) -> Iterable[CoordinatorAction]:
     record = record_of(view)
     if not attempt.recorded and record is not None and view.ready(Operation.RECORD, now):
-        yield facts.WriteRecord(record)
+        yield coordinator_facts.WriteRecord(record)
     if attempt.port is None and view.ready(Operation.PORT, now):
-        yield facts.ReservePort(attempt.incarnation)
+        yield coordinator_facts.ReservePort(attempt.incarnation)
 
 
 def _flush_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
@@ -101,11 +103,11 @@ def _flush_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
     if plan is None or attempt is None or grant is None or view.mode is Mode.FENCED:
         return
     if not plan.nonce and view.ready(Operation.BEGIN_FLUSH, now):
-        yield facts.BeginFlush(plan.checkpoint)
+        yield coordinator_facts.BeginFlush(plan.checkpoint)
     world = world_of(view, plan.checkpoint)
     if world is not None and flushed(view, plan) and view.ready(Operation.COMMIT, now):
         files = tuple(entry for state in flush_states(view, plan).values() for entry in state.files)
-        yield facts.Commit(
+        yield coordinator_facts.Commit(
             plan.checkpoint, attempt.incarnation, plan.nonce, plan.directory, grant.job_uid, len(world.members),
             tuple(sorted(files, key=lambda entry: entry.name)),
         )  # fmt: skip
@@ -113,10 +115,10 @@ def _flush_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
 
 def _end_actions(view: View, now: float) -> Iterable[CoordinatorAction]:
     if view.mode is Mode.COMPLETING and view.grant is not None and view.ready(Operation.COMPLETE, now):
-        yield facts.MarkComplete(view.newest, view.grant.job_uid)
+        yield coordinator_facts.MarkComplete(view.newest, view.grant.job_uid)
     pending = [item for item in view.incidents if not item.written]
     if pending and view.has_root and view.ready(Operation.INCIDENT, now):
-        yield facts.WriteIncident(pending[0].incident, pending[0].tails)
+        yield coordinator_facts.WriteIncident(pending[0].incident, pending[0].tails)
 
 
 def _wake_at(view: View, now: float) -> float:
@@ -146,11 +148,11 @@ def _controller_link(view: View, fact: facts.ControllerLink) -> View:
     return replace(view, controller_open=fact.open, controller_ever=view.controller_ever or fact.open)
 
 
-def _wall_clock(view: View, fact: facts.WallClock) -> View:
+def _wall_clock(view: View, fact: coordinator_facts.WallClock) -> View:
     return replace(view, wall_offset=fact.wall - fact.at)
 
 
-def _member_heard(view: View, fact: facts.MemberHeard) -> View:
+def _member_heard(view: View, fact: coordinator_facts.MemberHeard) -> View:
     report = fact.report
     uid = report.member.uid
     members = {**view.members, uid: Heard(report, fact.at)}
@@ -170,7 +172,7 @@ def _member_heard(view: View, fact: facts.MemberHeard) -> View:
     return replace(view, attempt=progress(view, attempt, report, fact.at))
 
 
-def _grant_heard(view: View, fact: facts.GrantHeard) -> View:
+def _grant_heard(view: View, fact: coordinator_facts.GrantHeard) -> View:
     grant, old = fact.grant, view.grant
     if old is not None and (grant.generation, grant.world_number) < (old.generation, old.world_number):
         return view
@@ -186,7 +188,7 @@ def _gist(grant: Grant) -> tuple[int, int, bool]:
     return grant.generation, grant.world_number, grant.save_within is None
 
 
-def _disk_seen(view: View, fact: facts.DiskSeen) -> View:
+def _disk_seen(view: View, fact: coordinator_facts.DiskSeen) -> View:
     fenced = fenced_by(view, fact.scan) if view.grant is not None else None
     view = succeeded(take_scan(view, fact.scan, fact.at), Operation.LOOK)
     if fenced is not None and view.mode not in (Mode.COMPLETED, Mode.UNGUARDED):
@@ -194,14 +196,14 @@ def _disk_seen(view: View, fact: facts.DiskSeen) -> View:
     return replace(view, verified={}) if view.blocked else view
 
 
-def _claimed(view: View, fact: facts.Claimed) -> View:
+def _claimed(view: View, fact: coordinator_facts.Claimed) -> View:
     view = succeeded(view, Operation.CLAIM)
     if view.mode is Mode.CLAIMING and view.attempt and view.attempt.incarnation == fact.incarnation:
         return claimed(view, fact.nonce, fact.scan, fact.at)
     return take_scan(view, fact.scan, fact.at)
 
 
-def _claim_refused(view: View, fact: facts.ClaimRefused) -> View:
+def _claim_refused(view: View, fact: coordinator_facts.ClaimRefused) -> View:
     view = take_scan(view, fact.scan, fact.at)
     if view.mode is not Mode.CLAIMING or view.attempt is None or view.attempt.incarnation != fact.incarnation:
         return view
@@ -211,11 +213,11 @@ def _claim_refused(view: View, fact: facts.ClaimRefused) -> View:
     return replace(view, attempt=view.before).go(Mode.GATHERING, fact.at, f"{fact.incarnation} is taken")
 
 
-def _verified(view: View, fact: facts.Verified) -> View:
+def _verified(view: View, fact: coordinator_facts.Verified) -> View:
     return replace(succeeded(view, Operation.VERIFY), verified={**view.verified, fact.checkpoint: fact})
 
 
-def _recorded(view: View, fact: facts.Recorded) -> View:
+def _recorded(view: View, fact: coordinator_facts.Recorded) -> View:
     attempt, record = view.attempt, record_of(view)
     if view.mode is not Mode.RECORDING or attempt is None or record is None or attempt.incarnation != fact.incarnation:
         return view
@@ -227,21 +229,21 @@ def _recorded(view: View, fact: facts.Recorded) -> View:
     return succeeded(view, Operation.RECORD)
 
 
-def _port(view: View, fact: facts.PortReserved) -> View:
+def _port(view: View, fact: coordinator_facts.PortReserved) -> View:
     attempt = view.attempt
     if attempt is None or attempt.incarnation != fact.incarnation:
         return view
     return succeeded(replace(view, attempt=replace(attempt, port=fact.port)), Operation.PORT)
 
 
-def _flush_begun(view: View, fact: facts.FlushBegun) -> View:
+def _flush_begun(view: View, fact: coordinator_facts.FlushBegun) -> View:
     plan = view.flush
     if plan is None or plan.checkpoint != fact.checkpoint or plan.nonce:
         return view
     return replace(view, flush=FlushPlan(plan.checkpoint, plan.asked_at, fact.nonce, fact.directory))
 
 
-def _committed(view: View, fact: facts.Committed) -> View:
+def _committed(view: View, fact: coordinator_facts.Committed) -> View:
     flush = view.flush if view.flush and view.flush.checkpoint != fact.checkpoint else None
     newest = max(fact.checkpoint, view.newest) if view.newest else fact.checkpoint
     directories = {**view.directories, fact.checkpoint: fact.directory}
@@ -249,7 +251,7 @@ def _committed(view: View, fact: facts.Committed) -> View:
     return succeeded(succeeded(view, Operation.COMMIT), Operation.BEGIN_FLUSH)
 
 
-def _voided(view: View, fact: facts.Voided) -> View:
+def _voided(view: View, fact: coordinator_facts.Voided) -> View:
     flush = view.flush if view.flush and view.flush.checkpoint != fact.checkpoint else None
     view = succeeded(replace(view, flush=flush), Operation.COMMIT)
     if fact.newer_leader != view.own_uid:
@@ -265,18 +267,18 @@ def _own_claim_voided(view: View, checkpoint: CheckpointId) -> View:
     return replace(view, uncertain=(*view.uncertain, checkpoint))
 
 
-def _marked(view: View, fact: facts.MarkedComplete) -> View:
+def _marked(view: View, fact: coordinator_facts.MarkedComplete) -> View:
     return view.go(Mode.COMPLETED, fact.at, "the job is complete") if view.mode is Mode.COMPLETING else view
 
 
-def _incident_written(view: View, fact: facts.IncidentWritten) -> View:
+def _incident_written(view: View, fact: coordinator_facts.IncidentWritten) -> View:
     incidents = tuple(
         replace(item, written=True) if item.incident == fact.incident else item for item in view.incidents
     )
     return succeeded(replace(view, incidents=incidents), Operation.INCIDENT)
 
 
-def _store_failed(view: View, fact: facts.StoreFailed) -> View:
+def _store_failed(view: View, fact: coordinator_facts.StoreFailed) -> View:
     view = failed(view, fact.operation, fact.at, fact.detail)
     if fact.operation is Operation.COMMIT and view.backoff[Operation.COMMIT].tries > COMMIT_TRIES:
         view = failed(view, Operation.BEGIN_FLUSH, fact.at, f"commit: {fact.detail}")
@@ -290,19 +292,19 @@ COMMIT_TRIES: Final = 5
 ABSORB: Final[dict[type, Callable[[View, Any], View]]] = {
     facts.Ticked: _ticked,
     facts.ControllerLink: _controller_link,
-    facts.WallClock: _wall_clock,
-    facts.MemberHeard: _member_heard,
-    facts.GrantHeard: _grant_heard,
-    facts.DiskSeen: _disk_seen,
-    facts.Claimed: _claimed,
-    facts.ClaimRefused: _claim_refused,
-    facts.Verified: _verified,
-    facts.Recorded: _recorded,
-    facts.PortReserved: _port,
-    facts.FlushBegun: _flush_begun,
-    facts.Committed: _committed,
-    facts.Voided: _voided,
-    facts.MarkedComplete: _marked,
-    facts.IncidentWritten: _incident_written,
-    facts.StoreFailed: _store_failed,
+    coordinator_facts.WallClock: _wall_clock,
+    coordinator_facts.MemberHeard: _member_heard,
+    coordinator_facts.GrantHeard: _grant_heard,
+    coordinator_facts.DiskSeen: _disk_seen,
+    coordinator_facts.Claimed: _claimed,
+    coordinator_facts.ClaimRefused: _claim_refused,
+    coordinator_facts.Verified: _verified,
+    coordinator_facts.Recorded: _recorded,
+    coordinator_facts.PortReserved: _port,
+    coordinator_facts.FlushBegun: _flush_begun,
+    coordinator_facts.Committed: _committed,
+    coordinator_facts.Voided: _voided,
+    coordinator_facts.MarkedComplete: _marked,
+    coordinator_facts.IncidentWritten: _incident_written,
+    coordinator_facts.StoreFailed: _store_failed,
 }

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rlguard.decision import Decision
-from rlguard.group import facts
-from rlguard.group.facts import LauncherState, MemberAction, MemberFact, RankSeen, SlotSeen
+from rlguard.group import facts, member_facts
+from rlguard.group.member_facts import LauncherState, MemberAction, MemberFact, RankSeen, SlotSeen
 from rlguard.group.memory import Reading, StageChoice, choose_slot, slot_with, stage_state
 from rlguard.messages import FlushResult, FlushState, MemberReport, Order, Ranks, Slot, Want
 from rlguard.model import Incarnation, Member, Notice, Repair, Scope, Severity
@@ -55,7 +55,7 @@ class MemberView:
     released: bool = False
     notices: tuple[Notice, ...] = ()
     notices_at: float = 0.0
-    root: facts.RootSeen | None = None
+    root: member_facts.RootSeen | None = None
     untouched: bool = False
 
 
@@ -74,7 +74,7 @@ def decide(view: MemberView, now: float) -> Decision:
     """Converge to the order. If time alone has changed something, only `Advance`."""
     if _advance(view, now) is not view:
         return Decision((facts.Advance(),), _why(view), now)
-    actions = [*_launcher_actions(view), *_memory_actions(view), facts.PublishMember(report_of(view, now))]
+    actions = [*_launcher_actions(view), *_memory_actions(view), member_facts.PublishMember(report_of(view, now))]
     return Decision(tuple(actions), _why(view), _wake_at(view, now))
 
 
@@ -133,7 +133,7 @@ def _launcher_actions(view: MemberView) -> Iterable[MemberAction]:
     elif order is not None:
         yield from _stop(view, launcher, order.grace)
         if order.want is Want.IDLE and launcher.ranks.absent and not launcher.idle:
-            yield facts.Idle()
+            yield member_facts.Idle()
 
 
 def _ends(view: MemberView, launcher: LauncherState) -> bool:
@@ -144,14 +144,14 @@ def _ends(view: MemberView, launcher: LauncherState) -> bool:
 def _release(view: MemberView, launcher: LauncherState) -> Iterable[MemberAction]:
     """A launcher whose ranks are down waits for a stop before it ends its container: memory might still be flushed."""
     if launcher.ranks.absent and launcher.incarnation is not None and _ends(view, launcher):
-        yield facts.StopRanks(launcher.incarnation, GRACE_SELF)
+        yield member_facts.StopRanks(launcher.incarnation, GRACE_SELF)
 
 
 def _untouched(view: MemberView, launcher: LauncherState) -> Iterable[MemberAction]:
     if launcher.incarnation is None and launcher.ranks is not Ranks.NONE:
         return
     if launcher.ranks.absent:
-        yield facts.RunUntouched()
+        yield member_facts.RunUntouched()
     else:
         yield from _stop(view, launcher, GRACE_SELF)
 
@@ -159,9 +159,9 @@ def _untouched(view: MemberView, launcher: LauncherState) -> Iterable[MemberActi
 def _stop(view: MemberView, launcher: LauncherState, grace: float) -> Iterable[MemberAction]:
     """Also for a start that the launcher may not have read yet: it reads the stop after it."""
     if launcher.incarnation is not None and not launcher.ranks.absent:
-        yield facts.StopRanks(launcher.incarnation, grace)
+        yield member_facts.StopRanks(launcher.incarnation, grace)
     if view.asked is not None and launcher.incarnation != view.asked and view.asked == view.stopped:
-        yield facts.StopRanks(view.asked, grace)
+        yield member_facts.StopRanks(view.asked, grace)
 
 
 def _run(view: MemberView, launcher: LauncherState, order: Order) -> Iterable[MemberAction]:
@@ -173,7 +173,7 @@ def _run(view: MemberView, launcher: LauncherState, order: Order) -> Iterable[Me
     rank = _node_rank(view, order)
     if rank is None or order.world is None or order.master_port is None:
         return
-    yield facts.StartRanks(
+    yield member_facts.StartRanks(
         incarnation=order.incarnation,
         nnodes=len(order.world.members),
         node_rank=rank,
@@ -195,13 +195,13 @@ def _memory_actions(view: MemberView) -> Iterable[MemberAction]:
     launcher = view.launcher
     current = order is not None and launcher is not None and launcher.incarnation == order.incarnation
     if current and order is not None and order.stage is not None and choice is not None and choice.slot is not None:
-        yield facts.WriteControl(order.incarnation, choice.order, choice.step, choice.slot)
+        yield member_facts.WriteControl(order.incarnation, choice.order, choice.step, choice.slot)
     wanted = order.flush if order else None
     for reading in view.reading:
         if wanted is None or reading.order.nonce != wanted.nonce:
-            yield facts.CancelFlush(reading.order.nonce)
+            yield member_facts.CancelFlush(reading.order.nonce)
         else:
-            yield facts.RunFlush(reading.order, reading.slot)
+            yield member_facts.RunFlush(reading.order, reading.slot)
 
 
 # ---------------------------------------------------------------- the report
@@ -310,7 +310,7 @@ def _controller_link(view: MemberView, fact: facts.ControllerLink) -> MemberView
     return _reach(view, fact.at)
 
 
-def _coordinator_link(view: MemberView, fact: facts.CoordinatorLink) -> MemberView:
+def _coordinator_link(view: MemberView, fact: member_facts.CoordinatorLink) -> MemberView:
     since = None if fact.open else (view.alone_since if view.alone_since is not None else fact.at)
     return _reach(replace(view, coordinator_open=fact.open, alone_since=since), fact.at)
 
@@ -322,7 +322,7 @@ def _reach(view: MemberView, at: float) -> MemberView:
     return view if view.cut_since is not None else replace(view, cut_since=at - SUSPECT)
 
 
-def _launcher(view: MemberView, fact: facts.LauncherHeard) -> MemberView:
+def _launcher(view: MemberView, fact: member_facts.LauncherHeard) -> MemberView:
     return _quiet(replace(view, launcher=fact.state, launcher_at=fact.at), fact.at)
 
 
@@ -335,15 +335,15 @@ def _quiet(view: MemberView, at: float) -> MemberView:
     return view if view.quiet_since is not None else replace(view, quiet_since=at)
 
 
-def _launcher_lost(view: MemberView, _fact: facts.LauncherLost) -> MemberView:
+def _launcher_lost(view: MemberView, _fact: member_facts.LauncherLost) -> MemberView:
     return view
 
 
-def _pages(view: MemberView, fact: facts.PagesRead) -> MemberView:
+def _pages(view: MemberView, fact: member_facts.PagesRead) -> MemberView:
     return replace(view, ranks=fact.ranks, slots=fact.slots, pages_at=fact.at)
 
 
-def _order(view: MemberView, fact: facts.OrderHeard) -> MemberView:
+def _order(view: MemberView, fact: member_facts.OrderHeard) -> MemberView:
     order = fact.order
     if view.untouched or not _acceptable(view, order):
         return view
@@ -393,7 +393,7 @@ def _take_flush(view: MemberView, order: Order) -> MemberView:
     return replace(view, flush=state, reading=(*view.reading, Reading(flush, slot)))
 
 
-def _flush_ended(view: MemberView, fact: facts.FlushEnded) -> MemberView:
+def _flush_ended(view: MemberView, fact: member_facts.FlushEnded) -> MemberView:
     reading = tuple(item for item in view.reading if item.order.nonce != fact.nonce)
     view = _quiet(replace(view, reading=reading), fact.at)
     if view.flush is None or view.flush.nonce != fact.nonce:
@@ -402,23 +402,23 @@ def _flush_ended(view: MemberView, fact: facts.FlushEnded) -> MemberView:
     return replace(view, flush=replace(view.flush, result=result, detail=fact.detail, files=fact.files))
 
 
-def _notices(view: MemberView, fact: facts.NoticesHeard) -> MemberView:
+def _notices(view: MemberView, fact: member_facts.NoticesHeard) -> MemberView:
     return replace(view, notices=fact.notices, notices_at=fact.at)
 
 
-def _root(view: MemberView, fact: facts.RootSeen) -> MemberView:
+def _root(view: MemberView, fact: member_facts.RootSeen) -> MemberView:
     return replace(view, root=fact)
 
 
 ABSORB: Final[dict[type, Callable[[MemberView, Any], MemberView]]] = {
     facts.Ticked: _ticked,
     facts.ControllerLink: _controller_link,
-    facts.CoordinatorLink: _coordinator_link,
-    facts.LauncherHeard: _launcher,
-    facts.LauncherLost: _launcher_lost,
-    facts.PagesRead: _pages,
-    facts.OrderHeard: _order,
-    facts.FlushEnded: _flush_ended,
-    facts.NoticesHeard: _notices,
-    facts.RootSeen: _root,
+    member_facts.CoordinatorLink: _coordinator_link,
+    member_facts.LauncherHeard: _launcher,
+    member_facts.LauncherLost: _launcher_lost,
+    member_facts.PagesRead: _pages,
+    member_facts.OrderHeard: _order,
+    member_facts.FlushEnded: _flush_ended,
+    member_facts.NoticesHeard: _notices,
+    member_facts.RootSeen: _root,
 }

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from rlguard.group.facts import RankSeen, SlotSeen
+from rlguard.group.member_facts import RankSeen, SlotSeen
 from rlguard.messages import FlushOrder, StageResult, StageState
 from rlguard.model import CheckpointId, Incarnation
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from rlguard.checkpoint.lineage import on_chain
-from rlguard.group.facts import Operation
+from rlguard.group.coordinator_facts import Operation
 from rlguard.group.view import (
     Attempt,
     FlushPlan,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from rlguard.checkpoint.records import Record
-from rlguard.group.facts import LineageScan, Operation, Verified
+from rlguard.group.coordinator_facts import LineageScan, Operation, Verified
 from rlguard.messages import Grant, MemberReport, Ranks
 from rlguard.model import CheckpointId, Incarnation, Incident, Member, World
 from rlguard.policy import SUSPECT

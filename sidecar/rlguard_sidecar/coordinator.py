@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rlguard.drive import Decision, Driver
-from rlguard.group import facts
+from rlguard.group import coordinator_facts, facts
 from rlguard.group.coordinator import begin, decide, fold
-from rlguard.group.facts import CoordinatorFact, Operation
+from rlguard.group.coordinator_facts import CoordinatorFact, Operation
 from rlguard.io.clock import wall
 from rlguard.messages import Grant, GroupReport, MemberReport, Order
 from rlguard.policy import CheckpointPolicy
@@ -50,12 +50,12 @@ class Coordinator:
 
     def heard(self, report: MemberReport) -> None:
         """A member's report."""
-        self.tell(facts.MemberHeard(self._now(), report))
+        self.tell(coordinator_facts.MemberHeard(self._now(), report))
 
     def granted(self, grant: Grant) -> None:
         """The controller's word."""
         self._keep = grant.timing.keep
-        self.tell(facts.GrantHeard(self._now(), grant))
+        self.tell(coordinator_facts.GrantHeard(self._now(), grant))
 
     def tell(self, fact: CoordinatorFact) -> None:
         """Any other fact."""
@@ -71,7 +71,7 @@ class Coordinator:
 
     async def _tell_wall(self) -> None:
         while True:
-            self.tell(facts.WallClock(self._now(), wall()))
+            self.tell(coordinator_facts.WallClock(self._now(), wall()))
             await asyncio.sleep(WALL_EVERY)
 
     async def _perform(self, decision: Decision) -> None:
@@ -83,10 +83,10 @@ class Coordinator:
         match action:
             case facts.Advance():
                 self.tell(facts.Ticked(self._now()))
-            case facts.SendOrder():
+            case coordinator_facts.SendOrder():
                 self._roster.box(action.uid).publish(action.order)
                 self._own_order(action.uid, action.order)
-            case facts.Publish():
+            case coordinator_facts.Publish():
                 self._publish(action.report)
             case _:
                 self._start_store(action)
@@ -105,8 +105,8 @@ class Coordinator:
             fact = await self._actions.do(action)
         finally:
             del self._running[operation]
-        if isinstance(fact, facts.StoreFailed):
+        if isinstance(fact, coordinator_facts.StoreFailed):
             self._log.warning("failed", operation=operation.value, problem=fact.detail)
-        if isinstance(fact, facts.Committed):
+        if isinstance(fact, coordinator_facts.Committed):
             self._housekeeping.committed(action.incarnation)
         self.tell(fact)

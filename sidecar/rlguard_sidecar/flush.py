@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlguard.checkpoint import names
 from rlguard.errors import RlguardError, StoreError, TornReadError
-from rlguard.group.facts import FlushEnded, RunFlush
+from rlguard.group.member_facts import FlushEnded, RunFlush
 from rlguard.io.storeclient import StoreClient
 from rlguard.messages import FileEntry, FlushOrder
 from rlguard.model import CheckpointId

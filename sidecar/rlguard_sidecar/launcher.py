@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlguard.errors import BadWireError
-from rlguard.group.facts import LauncherState
+from rlguard.group.member_facts import LauncherState
 from rlguard.messages import Ranks
 from rlguard.model import Incarnation
 from rlguard.policy import HEARTBEAT, SUSPECT

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rlguard.drive import Decision, Driver
-from rlguard.group import facts
-from rlguard.group.facts import LauncherState, MemberFact, PagesRead
+from rlguard.group import facts, member_facts
 from rlguard.group.member import begin, decide, fold
+from rlguard.group.member_facts import LauncherState, MemberFact, PagesRead
 from rlguard.io.storeclient import StoreClient
 from rlguard.messages import MemberReport, Order, Ranks
 from rlguard.model import CheckpointId
@@ -41,7 +41,7 @@ class MemberShell:
         self._now = now
         self._log = log
         self._whys = Whys(log, "member")
-        self._launcher = LauncherServer(settings.run, self._heard, lambda: self.tell(facts.LauncherLost(now())))
+        self._launcher = LauncherServer(settings.run, self._heard, lambda: self.tell(member_facts.LauncherLost(now())))
         self._pages = RankPages(settings.shm, self._read, now, log)
         self._ranks_said: Ranks | None = None
         self._local_ranks = 0
@@ -54,7 +54,7 @@ class MemberShell:
 
     def ordered(self, order: Order) -> None:
         """The coordinator's word."""
-        self.tell(facts.OrderHeard(self._now(), order))
+        self.tell(member_facts.OrderHeard(self._now(), order))
 
     async def run(self) -> None:
         """Serve, for ever. An error in any part ends all: the process starts afresh."""
@@ -76,7 +76,7 @@ class MemberShell:
             self._ranks_said = state.ranks
             self._pages.look()
         self._on_state(state)
-        self.tell(facts.LauncherHeard(self._now(), state))
+        self.tell(member_facts.LauncherHeard(self._now(), state))
 
     def _read(self, read: PagesRead) -> None:
         newest = max((rank.incarnation for rank in read.ranks), default=None)
@@ -93,29 +93,29 @@ class MemberShell:
         match action:
             case facts.Advance():
                 self.tell(facts.Ticked(self._now()))
-            case facts.PublishMember():
+            case member_facts.PublishMember():
                 self._publish(action.report)
-            case facts.WriteControl():
+            case member_facts.WriteControl():
                 self._pages.write(action)
-            case facts.RunFlush():
+            case member_facts.RunFlush():
                 self._start_flush(action)
-            case facts.CancelFlush():
+            case member_facts.CancelFlush():
                 self._cancel_flush(action.nonce)
             case _:
                 self._launcher.order(launcher_order(action, self._shm))
 
-    def _start_flush(self, action: facts.RunFlush) -> None:
+    def _start_flush(self, action: member_facts.RunFlush) -> None:
         nonce = action.order.nonce
         if nonce not in self._flushes:
             self._log.info("flushes", checkpoint=str(action.order.checkpoint), slot=action.slot)
             self._flushes[nonce] = self._tasks.create_task(self._flush(action), name=f"flush-{nonce}")
 
-    async def _flush(self, action: facts.RunFlush) -> None:
+    async def _flush(self, action: member_facts.RunFlush) -> None:
         nonce = action.order.nonce
         try:
             ended = await flush(self._store, self._shm, action, self._local_ranks, self._now)
         except asyncio.CancelledError:
-            ended = facts.FlushEnded(self._now(), nonce, done=False, detail="nobody wants it any more", files=())
+            ended = member_facts.FlushEnded(self._now(), nonce, done=False, detail="nobody wants it any more", files=())
         finally:
             del self._flushes[nonce]
         if not ended.done:
@@ -125,7 +125,7 @@ class MemberShell:
     def _cancel_flush(self, nonce: str) -> None:
         running = self._flushes.get(nonce)
         if running is None:
-            self.tell(facts.FlushEnded(self._now(), nonce, done=False, detail="it is not running", files=()))
+            self.tell(member_facts.FlushEnded(self._now(), nonce, done=False, detail="it is not running", files=()))
         else:
             running.cancel()
 
@@ -133,18 +133,18 @@ class MemberShell:
 def launcher_order(action: Any, shm: Path) -> dict[str, Any]:
     """What the launcher is told for an action of the core."""
     match action:
-        case facts.StartRanks():
+        case member_facts.StartRanks():
             return {"type": "start", "incarnation": str(action.incarnation), "env": start_environment(action, shm)}
-        case facts.StopRanks():
+        case member_facts.StopRanks():
             return {"type": "stop", "incarnation": str(action.incarnation), "grace_s": action.grace}
-        case facts.Idle():
+        case member_facts.Idle():
             return {"type": "idle"}
-        case facts.RunUntouched():
+        case member_facts.RunUntouched():
             return {"type": "untouched"}
     raise TypeError(f"the core asks for what nobody does: {action!r:.200}")
 
 
-def start_environment(action: facts.StartRanks, shm: Path) -> dict[str, str]:
+def start_environment(action: member_facts.StartRanks, shm: Path) -> dict[str, str]:
     """What the ranks of one attempt get to know."""
     world = {
         "nnodes": action.nnodes,

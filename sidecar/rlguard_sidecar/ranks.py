@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from rlguard.group.facts import PagesRead, RankSeen, SlotSeen, WriteControl
+from rlguard.group.member_facts import PagesRead, RankSeen, SlotSeen, WriteControl
 from rlguard.messages import StageResult
 from rlguard.model import CheckpointId, Incarnation
 from rlguard.train import pages

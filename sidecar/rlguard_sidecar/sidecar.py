@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from rlguard.group import facts
-from rlguard.group.facts import LauncherState
+from rlguard.group import facts, member_facts
+from rlguard.group.member_facts import LauncherState
 from rlguard.io.clock import boottime
 from rlguard.io.identity import keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
@@ -154,7 +154,7 @@ class Sidecar:
 
     def _coordinator_link(self, open_: bool) -> None:
         self._log.info("coordinator", within_reach=open_)
-        self._member.tell(facts.CoordinatorLink(boottime(), open_))
+        self._member.tell(member_facts.CoordinatorLink(boottime(), open_))
         self._publish()
 
     def _member_heard(self, report: MemberReport) -> None:
@@ -170,7 +170,7 @@ class Sidecar:
             self._tell_notices()
 
     def _root_seen(self, root: RootState) -> None:
-        self._member.tell(facts.RootSeen(boottime(), root.readable, root.lineage, root.completed))
+        self._member.tell(member_facts.RootSeen(boottime(), root.readable, root.lineage, root.completed))
         self._publish()
 
     # ---- what is said
@@ -198,7 +198,7 @@ class Sidecar:
         if ids != self._noticed:
             self._log.info("notices", ids=ids)
             self._noticed = ids
-        self._member.tell(facts.NoticesHeard(now, standing))
+        self._member.tell(member_facts.NoticesHeard(now, standing))
         self._publish()
 
     def _publish(self) -> None:
@@ -224,7 +224,7 @@ class Sidecar:
         """What links do between pods, for the leader pod's own member; and time left, as of now."""
         self._to_agent.publish(Acknowledged(self._settings.member.uid, ()))
         if self._coordinator is not None:
-            self._member.tell(facts.CoordinatorLink(boottime(), open=True))
+            self._member.tell(member_facts.CoordinatorLink(boottime(), open=True))
             if self._remembered.grant is not None:
                 self._coordinator.granted(self._remembered.grant)
         while True:

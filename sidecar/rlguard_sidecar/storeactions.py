@@ -13,8 +13,8 @@ from typing import Any, Final
 import rlguard
 from rlguard.checkpoint import names, outcomes, records
 from rlguard.errors import FencedError, RlguardError, StoreError, StoreState
-from rlguard.group import facts
-from rlguard.group.facts import LineageScan, Operation
+from rlguard.group import coordinator_facts
+from rlguard.group.coordinator_facts import LineageScan, Operation
 from rlguard.io.storeclient import StoreClient
 from rlguard.model import CheckpointId, Incarnation
 from rlguard.wire import to_json
@@ -25,7 +25,7 @@ CLAIM_WITHIN: Final = 5.0
 LOOK_WITHIN: Final = 10.0
 """The same for a look at everything; the first one also starts the child."""
 
-Fact = facts.CoordinatorFact
+Fact = coordinator_facts.CoordinatorFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class StoreActions:
         self._volume_seen = not stores.durable
         self._committed: set[CheckpointId] = set()
         self._do: Mapping[type, tuple[Operation, Callable[[Any], Awaitable[Fact]]]] = {
-            facts.LookAtDisk: (Operation.LOOK, self._look),
-            facts.ClaimAttempt: (Operation.CLAIM, self._claim),
-            facts.VerifyCheckpoint: (Operation.VERIFY, self._verify),
-            facts.WriteRecord: (Operation.RECORD, self._record),
-            facts.ReservePort: (Operation.PORT, self._reserve),
-            facts.BeginFlush: (Operation.BEGIN_FLUSH, self._begin),
-            facts.Commit: (Operation.COMMIT, self._commit),
-            facts.MarkComplete: (Operation.COMPLETE, self._complete),
-            facts.WriteIncident: (Operation.INCIDENT, self._incident),
+            coordinator_facts.LookAtDisk: (Operation.LOOK, self._look),
+            coordinator_facts.ClaimAttempt: (Operation.CLAIM, self._claim),
+            coordinator_facts.VerifyCheckpoint: (Operation.VERIFY, self._verify),
+            coordinator_facts.WriteRecord: (Operation.RECORD, self._record),
+            coordinator_facts.ReservePort: (Operation.PORT, self._reserve),
+            coordinator_facts.BeginFlush: (Operation.BEGIN_FLUSH, self._begin),
+            coordinator_facts.Commit: (Operation.COMMIT, self._commit),
+            coordinator_facts.MarkComplete: (Operation.COMPLETE, self._complete),
+            coordinator_facts.WriteIncident: (Operation.INCIDENT, self._incident),
         }
 
     @property
@@ -80,7 +80,7 @@ class StoreActions:
             await self._see_volume()
             return await method(action)
         except (RlguardError, OSError) as error:
-            return facts.StoreFailed(self._now(), operation, str(error))
+            return coordinator_facts.StoreFailed(self._now(), operation, str(error))
 
     async def _see_volume(self) -> None:
         """Raise StoreError until the volume has once been seen: where none is mounted no lineage may begin."""
@@ -97,23 +97,23 @@ class StoreActions:
         self._own = max(own, default=None)
         return to_fact(scan, self._job_uid())
 
-    async def _look(self, _action: facts.LookAtDisk) -> Fact:
-        return facts.DiskSeen(self._now(), await self._scan())
+    async def _look(self, _action: coordinator_facts.LookAtDisk) -> Fact:
+        return coordinator_facts.DiskSeen(self._now(), await self._scan())
 
-    async def _claim(self, action: facts.ClaimAttempt) -> Fact:
+    async def _claim(self, action: coordinator_facts.ClaimAttempt) -> Fact:
         asked = action.incarnation
         nonce = self._nonces.setdefault(asked, secrets.token_hex(8))
         try:
             claim = await self._stores.lineage.claim_next(asked.generation, action.leader_uid, nonce, CLAIM_WITHIN)
         except FencedError:
-            return facts.ClaimRefused(self._now(), asked, await self._scan())
+            return coordinator_facts.ClaimRefused(self._now(), asked, await self._scan())
         scan = await self._scan()
         newest = max((one for one, _ in scan.claims), default=asked)
         if claim.incarnation != asked or newest != asked:
-            return facts.ClaimRefused(self._now(), asked, scan)
-        return facts.Claimed(self._now(), asked, nonce, scan)
+            return coordinator_facts.ClaimRefused(self._now(), asked, scan)
+        return coordinator_facts.Claimed(self._now(), asked, nonce, scan)
 
-    async def _verify(self, action: facts.VerifyCheckpoint) -> Fact:
+    async def _verify(self, action: coordinator_facts.VerifyCheckpoint) -> Fact:
         checkpoint, store = action.checkpoint, self._stores.lineage
         # What this process committed it has hashed; of anything else every byte is read before it is trusted.
         deep = checkpoint not in self._committed
@@ -123,9 +123,16 @@ class StoreActions:
             verdict = await store.verify(checkpoint, deep=deep)
         if isinstance(verdict, outcomes.Whole):
             directory = str(store.path_of(checkpoint))
-            return facts.Verified(self._now(), checkpoint, True, directory, verdict.manifest.world_size, "")  # noqa: FBT003 - whole
+            return coordinator_facts.Verified(
+                self._now(),
+                checkpoint,
+                whole=True,
+                directory=directory,
+                world_size=verdict.manifest.world_size,
+                detail="",
+            )
         detail = verdict.reason if isinstance(verdict, outcomes.Broken) else "it is not there"
-        return facts.Verified(self._now(), checkpoint, False, None, None, detail)  # noqa: FBT003 - not whole
+        return coordinator_facts.Verified(self._now(), checkpoint, False, None, None, detail)  # noqa: FBT003 - not whole
 
     async def _restore(self, checkpoint: CheckpointId) -> None:
         try:
@@ -134,24 +141,24 @@ class StoreActions:
             if error.state is not StoreState.MISSING:
                 raise
 
-    async def _record(self, action: facts.WriteRecord) -> Fact:
+    async def _record(self, action: coordinator_facts.WriteRecord) -> Fact:
         await self._stores.lineage.record(action.record, CLAIM_WITHIN)
-        return facts.Recorded(self._now(), action.record.incarnation)
+        return coordinator_facts.Recorded(self._now(), action.record.incarnation)
 
-    async def _reserve(self, action: facts.ReservePort) -> Fact:
+    async def _reserve(self, action: coordinator_facts.ReservePort) -> Fact:
         # The master listens on every address of the pod, so the port must be free on all of them.
         with socket.create_server(("", 0)) as reserved:
-            return facts.PortReserved(self._now(), action.incarnation, int(reserved.getsockname()[1]))
+            return coordinator_facts.PortReserved(self._now(), action.incarnation, int(reserved.getsockname()[1]))
 
-    async def _begin(self, action: facts.BeginFlush) -> Fact:
+    async def _begin(self, action: coordinator_facts.BeginFlush) -> Fact:
         if not self._stores.durable:
             raise StoreError("no checkpoint root is configured: nothing can be flushed", StoreState.MISSING)
         nonce = secrets.token_hex(8)
         tmp = await self._stores.bulk.begin(action.checkpoint, self._uid, nonce)
         directory = self._stores.bulk.root / names.TMP / str(tmp)
-        return facts.FlushBegun(self._now(), nonce, action.checkpoint, str(directory))
+        return coordinator_facts.FlushBegun(self._now(), nonce, action.checkpoint, str(directory))
 
-    async def _commit(self, action: facts.Commit) -> Fact:
+    async def _commit(self, action: coordinator_facts.Commit) -> Fact:
         tmp = names.TmpName(action.checkpoint, self._uid, action.nonce)
         files = tuple(records.FileEntry(file.name, file.size, file.sha256) for file in action.files)
         manifest = records.Manifest(
@@ -163,24 +170,26 @@ class StoreActions:
             scan = await self._stores.bulk.scan()
             claim = scan.claims.get(result.newer)
             leader = claim.leader_uid if claim is not None else ""
-            return facts.Voided(self._now(), action.checkpoint, result.newer, leader)
+            return coordinator_facts.Voided(self._now(), action.checkpoint, result.newer, leader)
         self._committed.add(action.checkpoint)
-        return facts.Committed(self._now(), action.checkpoint, str(self._stores.bulk.path_of(action.checkpoint)))
+        return coordinator_facts.Committed(
+            self._now(), action.checkpoint, str(self._stores.bulk.path_of(action.checkpoint))
+        )
 
-    async def _complete(self, action: facts.MarkComplete) -> Fact:
+    async def _complete(self, action: coordinator_facts.MarkComplete) -> Fact:
         if self._own is None:
             await self._scan()
         if self._own is None:
             raise StoreError("this leader pod has claimed nothing: it cannot complete the job", StoreState.MISSING)
         completed = records.Completed(action.checkpoint, action.job_uid)
         await self._stores.lineage.complete(self._own, completed)
-        return facts.MarkedComplete(self._now())
+        return coordinator_facts.MarkedComplete(self._now())
 
-    async def _incident(self, action: facts.WriteIncident) -> Fact:
+    async def _incident(self, action: coordinator_facts.WriteIncident) -> Fact:
         contents = {f"{pod}.txt": tail.encode() for pod, tail in action.tails}
         contents["incident.json"] = (json.dumps(to_json(action.incident), indent=1) + "\n").encode()
         await self._stores.lineage.incident(action.incident.id, contents)
-        return facts.IncidentWritten(self._now(), action.incident)
+        return coordinator_facts.IncidentWritten(self._now(), action.incident)
 
 
 def to_fact(scan: outcomes.Scan, job_uid: str | None) -> LineageScan:

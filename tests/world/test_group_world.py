@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlguard.group import attempts, coordinator, facts, faults, member, rules, saving, view
+from rlguard.group import attempts, coordinator, coordinator_facts, faults, member, rules, saving, view
 from rlguard.messages import StageResult
 from rlguard.model import CheckpointId, Incarnation
 from rlguard_chaos.world import SimWorld
@@ -97,7 +97,7 @@ def _trusts_an_empty_listing(patch: pytest.MonkeyPatch) -> None:
 def _chooses_from_an_old_listing(patch: pytest.MonkeyPatch) -> None:
     original = attempts.take_scan
 
-    def stale(known: view.View, scan: facts.LineageScan, now: float) -> view.View:
+    def stale(known: view.View, scan: coordinator_facts.LineageScan, now: float) -> view.View:
         old = known.scan.visible if known.scan is not None else scan.visible
         return original(known, replace(scan, visible=old), now)
 
@@ -106,7 +106,7 @@ def _chooses_from_an_old_listing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator, "newest_committed", lambda known, _tip: known.attempt.parent if known.attempt else None)
     patch.setitem(
         coordinator.ABSORB,
-        facts.Committed,
+        coordinator_facts.Committed,
         lambda known, fact: replace(coordinator._committed(known, fact), newest=None),
     )
 
@@ -130,10 +130,10 @@ def _ignores_other_leaders(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_a_void_commit_for_good(patch: pytest.MonkeyPatch) -> None:
-    def commit(known: view.View, fact: facts.Voided) -> view.View:
-        return coordinator._committed(known, facts.Committed(fact.at, fact.checkpoint, ""))
+    def commit(known: view.View, fact: coordinator_facts.Voided) -> view.View:
+        return coordinator._committed(known, coordinator_facts.Committed(fact.at, fact.checkpoint, ""))
 
-    patch.setitem(coordinator.ABSORB, facts.Voided, commit)
+    patch.setitem(coordinator.ABSORB, coordinator_facts.Voided, commit)
 
 
 def _never_gives_up(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlguard.group import coordinator, facts, member
+from rlguard.group import coordinator, coordinator_facts, member, member_facts
 from rlguard.group.faults import exhausted
 from rlguard.group.memory import choose_slot
 from rlguard.group.view import Failure
@@ -20,13 +20,13 @@ TIMING = Timing(10.0, 30.0, 60.0, 3, 5, 600.0, 3)
 incarnations = st.builds(Incarnation, st.integers(1, 2), st.integers(0, 3))
 checkpoints = st.builds(CheckpointId, incarnations, st.integers(0, 5))
 slots = st.tuples(st.none() | checkpoints, st.none() | checkpoints).map(
-    lambda pair: tuple(facts.SlotSeen(index, item) for index, item in enumerate(pair))
+    lambda pair: tuple(member_facts.SlotSeen(index, item) for index, item in enumerate(pair))
 )
 
 
 @given(slots, st.none() | checkpoints, st.sets(st.sampled_from([0, 1])), st.none() | st.sampled_from([0, 1]))
 def test_m1_the_chosen_slot_holds_neither_what_is_confirmed_nor_what_is_read(
-    seen: tuple[facts.SlotSeen, ...], confirmed: CheckpointId | None, read: set[int], loading: int | None
+    seen: tuple[member_facts.SlotSeen, ...], confirmed: CheckpointId | None, read: set[int], loading: int | None
 ) -> None:
     chosen = choose_slot(seen, confirmed, read, loading)
     if chosen is None:
@@ -47,7 +47,7 @@ orders = st.builds(
     st.integers(0, 3),
 )
 launchers = st.builds(
-    lambda incarnation, ranks: facts.LauncherState(
+    lambda incarnation, ranks: member_facts.LauncherState(
         incarnation, ranks, None, None, "", None, terminating=False, stuck=(), idle=False
     ),
     incarnations,
@@ -57,19 +57,19 @@ launchers = st.builds(
 
 @given(st.lists(orders | launchers, min_size=1, max_size=30))
 def test_a_member_starts_only_ever_newer_incarnations_and_never_one_it_was_told_to_stop(
-    history: list[Order | facts.LauncherState],
+    history: list[Order | member_facts.LauncherState],
 ) -> None:
     view = member.begin(MEMBERS[1], 0.0)
-    view = member.fold(view, facts.CoordinatorLink(0.0, True))  # noqa: FBT003 - open
+    view = member.fold(view, member_facts.CoordinatorLink(0.0, True))  # noqa: FBT003 - open
     stopped: set[Incarnation] = set()
     highest = Incarnation(0, 0)
     for at, item in enumerate(history):
-        fact = facts.OrderHeard(at, item) if isinstance(item, Order) else facts.LauncherHeard(at, item)
+        fact = member_facts.OrderHeard(at, item) if isinstance(item, Order) else member_facts.LauncherHeard(at, item)
         view = member.fold(view, fact)
         if isinstance(item, Order) and view.order is item and item.want is not Want.RUN:
             stopped.add(item.incarnation)
         for action in member.decide(view, at).actions:
-            if isinstance(action, facts.StartRanks):
+            if isinstance(action, member_facts.StartRanks):
                 assert action.incarnation >= highest
                 assert action.incarnation not in stopped
                 highest = action.incarnation
@@ -108,14 +108,16 @@ def test_a2_whatever_is_heard_a_claim_follows_only_absent_ranks_of_all_in_reach(
     now = 0.0
     view = coordinator.begin(MEMBERS[0].uid, 2, has_root=True, now=now)
     grant = Grant(GroupKey("ns", "job", 0), 1, "uid", MEMBERS[0], 1, WORLD, 1, None, None, Want.RUN, "", TIMING)
-    view = coordinator.fold(view, facts.GrantHeard(now, grant))
-    view = coordinator.fold(view, facts.DiskSeen(now, facts.LineageScan()))
+    view = coordinator.fold(view, coordinator_facts.GrantHeard(now, grant))
+    view = coordinator.fold(view, coordinator_facts.DiskSeen(now, coordinator_facts.LineageScan()))
     newest: dict[str, MemberReport] = {}
     for report, gap in history:
         now += gap
         newest[report.member.uid] = report
-        view = coordinator.fold(view, facts.MemberHeard(now, report))
-        claims = [item for item in coordinator.decide(view, now).actions if isinstance(item, facts.ClaimAttempt)]
+        view = coordinator.fold(view, coordinator_facts.MemberHeard(now, report))
+        claims = [
+            item for item in coordinator.decide(view, now).actions if isinstance(item, coordinator_facts.ClaimAttempt)
+        ]
         if claims:
             assert set(newest) == WORLD.uids
             assert all(item.ranks.absent for item in newest.values())
@@ -130,7 +132,7 @@ def test_a_decision_made_twice_is_the_same_and_time_alone_changes_nothing_unsaid
     view = coordinator.begin(MEMBERS[0].uid, 2, has_root=True, now=now)
     for report, gap in history:
         now += gap
-        view = coordinator.fold(view, facts.MemberHeard(now, report))
+        view = coordinator.fold(view, coordinator_facts.MemberHeard(now, report))
     assert coordinator.decide(view, now + later) == coordinator.decide(view, now + later)
     decision = coordinator.decide(view, now)
     assert decision.wake_at is not None

@@ -13,7 +13,7 @@ import pytest
 from fakecontroller import until
 
 from rlguard.errors import BadWireError
-from rlguard.group.facts import LauncherState
+from rlguard.group.member_facts import LauncherState
 from rlguard.messages import Ranks
 from rlguard.model import Incarnation
 from rlguard_sidecar.launcher import GARBAGE_LIMIT, LauncherServer, parse_state

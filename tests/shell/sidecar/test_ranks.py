@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlguard.group.facts import PagesRead, SlotSeen, WriteControl
+from rlguard.group.member_facts import PagesRead, SlotSeen, WriteControl
 from rlguard.messages import StageResult
 from rlguard.model import CheckpointId, Incarnation
 from rlguard.train import pages

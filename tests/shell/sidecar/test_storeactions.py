@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlguard.checkpoint.records import Record
-from rlguard.group import facts
+from rlguard.group import coordinator_facts, member_facts
 from rlguard.io.clock import boottime
 from rlguard.messages import FlushOrder
 from rlguard.model import CheckpointId, Incarnation, Member, World
@@ -66,23 +66,23 @@ def slot(shm: Path, step: int, content: bytes = b"weights") -> None:
     writer.close()
 
 
-async def claimed(actions: StoreActions) -> facts.Claimed:
-    answer = await actions.do(facts.ClaimAttempt(FIRST, "uid-0"))
-    assert isinstance(answer, facts.Claimed)
+async def claimed(actions: StoreActions) -> coordinator_facts.Claimed:
+    answer = await actions.do(coordinator_facts.ClaimAttempt(FIRST, "uid-0"))
+    assert isinstance(answer, coordinator_facts.Claimed)
     return answer
 
 
 async def recorded(actions: StoreActions) -> None:
     nonce = (await claimed(actions)).nonce
     record = Record(FIRST, "job", "uid-0", nonce, World((LEADER,)), None)
-    assert isinstance(await actions.do(facts.WriteRecord(record)), facts.Recorded)
+    assert isinstance(await actions.do(coordinator_facts.WriteRecord(record)), coordinator_facts.Recorded)
 
 
-async def flushed(actions: StoreActions, stores: Stores, shm: Path, *, shared: bool = True) -> facts.FlushEnded:
-    begun = await actions.do(facts.BeginFlush(CHECKPOINT))
-    assert isinstance(begun, facts.FlushBegun)
+async def flushed(actions: StoreActions, stores: Stores, shm: Path, *, shared: bool = True) -> member_facts.FlushEnded:
+    begun = await actions.do(coordinator_facts.BeginFlush(CHECKPOINT))
+    assert isinstance(begun, coordinator_facts.FlushBegun)
     order = FlushOrder(begun.nonce, CHECKPOINT, begun.directory, shared)
-    return await flush(stores.bulk, shm, facts.RunFlush(order, 0), 1, boottime)
+    return await flush(stores.bulk, shm, member_facts.RunFlush(order, 0), 1, boottime)
 
 
 async def test_a_claim_is_answered_with_what_was_listed_after_it(actions: StoreActions) -> None:
@@ -97,15 +97,17 @@ async def test_a_claim_whose_answer_got_lost_is_its_own(actions: StoreActions) -
 async def test_another_leaders_generation_is_refused(actions: StoreActions, stores: Stores) -> None:
     await claimed(actions)
     late = StoreActions(stores, "uid-other", lambda: "job", boottime)
-    answer = await late.do(facts.ClaimAttempt(Incarnation(1, 2), "uid-other"))
-    assert isinstance(answer, facts.ClaimRefused)
+    answer = await late.do(coordinator_facts.ClaimAttempt(Incarnation(1, 2), "uid-other"))
+    assert isinstance(answer, coordinator_facts.ClaimRefused)
     assert answer.scan.claims == ((FIRST, "uid-0"),)
 
 
 async def test_an_attempt_that_is_taken_is_refused(actions: StoreActions, stores: Stores) -> None:
     await claimed(actions)
     restarted = StoreActions(stores, "uid-0", lambda: "job", boottime)
-    assert isinstance(await restarted.do(facts.ClaimAttempt(FIRST, "uid-0")), facts.ClaimRefused)
+    assert isinstance(
+        await restarted.do(coordinator_facts.ClaimAttempt(FIRST, "uid-0")), coordinator_facts.ClaimRefused
+    )
 
 
 async def test_a_flush_is_committed_and_verified(
@@ -117,17 +119,17 @@ async def test_a_flush_is_committed_and_verified(
     assert ended.done, ended.detail
     begun = next((root / "tmp").iterdir())
     nonce = begun.name.rpartition(".")[2]
-    commit = facts.Commit(CHECKPOINT, FIRST, nonce, str(begun), "job", 1, ended.files)
+    commit = coordinator_facts.Commit(CHECKPOINT, FIRST, nonce, str(begun), "job", 1, ended.files)
     answer = await actions.do(commit)
-    assert isinstance(answer, facts.Committed)
+    assert isinstance(answer, coordinator_facts.Committed)
     assert (root / "steps" / "7@1.1" / "own.bin").read_bytes() == b"weights"
-    seen = await actions.do(facts.VerifyCheckpoint(CHECKPOINT))
-    assert isinstance(seen, facts.Verified)
+    seen = await actions.do(coordinator_facts.VerifyCheckpoint(CHECKPOINT))
+    assert isinstance(seen, coordinator_facts.Verified)
     assert (seen.whole, seen.directory, seen.world_size) == (True, answer.directory, 1)
     (root / "steps" / str(CHECKPOINT) / "own.bin").write_bytes(b"rottens")
     fresh = StoreActions(stores, "uid-0", lambda: "job", boottime)
-    rotten = await fresh.do(facts.VerifyCheckpoint(CHECKPOINT))
-    assert isinstance(rotten, facts.Verified)
+    rotten = await fresh.do(coordinator_facts.VerifyCheckpoint(CHECKPOINT))
+    assert isinstance(rotten, coordinator_facts.Verified)
     assert not rotten.whole
     assert "own.bin" in rotten.detail
 
@@ -138,17 +140,17 @@ async def test_a_flush_that_outlives_its_attempt_is_void_only_by_anothers_claim(
     await recorded(actions)
     slot(tmp_path / "shm", 7)
     first, second = Incarnation(1, 2), Incarnation(2, 1)
-    assert isinstance(await actions.do(facts.ClaimAttempt(first, "uid-0")), facts.Claimed)
-    begun = await actions.do(facts.BeginFlush(CHECKPOINT))
-    assert isinstance(begun, facts.FlushBegun)
+    assert isinstance(await actions.do(coordinator_facts.ClaimAttempt(first, "uid-0")), coordinator_facts.Claimed)
+    begun = await actions.do(coordinator_facts.BeginFlush(CHECKPOINT))
+    assert isinstance(begun, coordinator_facts.FlushBegun)
     order = FlushOrder(begun.nonce, CHECKPOINT, begun.directory, shared=True)
-    ended = await flush(stores.bulk, tmp_path / "shm", facts.RunFlush(order, 0), 1, boottime)
-    commit = facts.Commit(CHECKPOINT, first, begun.nonce, begun.directory, "job", 1, ended.files)
-    assert isinstance(await actions.do(commit), facts.Committed)
+    ended = await flush(stores.bulk, tmp_path / "shm", member_facts.RunFlush(order, 0), 1, boottime)
+    commit = coordinator_facts.Commit(CHECKPOINT, first, begun.nonce, begun.directory, "job", 1, ended.files)
+    assert isinstance(await actions.do(commit), coordinator_facts.Committed)
     other = StoreActions(stores, "uid-new", lambda: "job", boottime)
-    assert isinstance(await other.do(facts.ClaimAttempt(second, "uid-new")), facts.Claimed)
+    assert isinstance(await other.do(coordinator_facts.ClaimAttempt(second, "uid-new")), coordinator_facts.Claimed)
     void = await actions.do(commit)
-    assert isinstance(void, facts.Voided)
+    assert isinstance(void, coordinator_facts.Voided)
     assert (void.newer, void.newer_leader) == (second, "uid-new")
 
 
@@ -196,14 +198,14 @@ async def test_completion_is_marked_under_the_own_claim_also_after_a_restart(
 ) -> None:
     await claimed(actions)
     restarted = StoreActions(stores, "uid-0", lambda: "job", boottime)
-    assert isinstance(await restarted.do(facts.MarkComplete(None, "job")), facts.MarkedComplete)
+    assert isinstance(await restarted.do(coordinator_facts.MarkComplete(None, "job")), coordinator_facts.MarkedComplete)
     assert json.loads((root / "completed.json").read_text())["job_uid"] == "job"
-    seen = await restarted.do(facts.LookAtDisk())
-    assert isinstance(seen, facts.DiskSeen)
+    seen = await restarted.do(coordinator_facts.LookAtDisk())
+    assert isinstance(seen, coordinator_facts.DiskSeen)
     assert seen.scan.completed
     other_job = StoreActions(stores, "uid-0", lambda: "another", boottime)
-    seen = await other_job.do(facts.LookAtDisk())
-    assert isinstance(seen, facts.DiskSeen)
+    seen = await other_job.do(coordinator_facts.LookAtDisk())
+    assert isinstance(seen, coordinator_facts.DiskSeen)
     assert not seen.scan.completed
 
 
@@ -211,9 +213,9 @@ async def test_what_the_root_refuses_is_an_answer_in_words(tmp_path: Path) -> No
     (tmp_path / ".rlguard").write_text("no folder")
     stores = stores_of(str(tmp_path / ".rlguard"), tmp_path)
     failing = StoreActions(stores, "uid-0", lambda: "job", boottime)
-    answer = await failing.do(facts.ClaimAttempt(FIRST, "uid-0"))
-    assert isinstance(answer, facts.StoreFailed)
-    assert answer.operation is facts.Operation.CLAIM
+    answer = await failing.do(coordinator_facts.ClaimAttempt(FIRST, "uid-0"))
+    assert isinstance(answer, coordinator_facts.StoreFailed)
+    assert answer.operation is coordinator_facts.Operation.CLAIM
     assert str(tmp_path / ".rlguard") in answer.detail
     await stores.lineage.close()
 
@@ -221,8 +223,10 @@ async def test_what_the_root_refuses_is_an_answer_in_words(tmp_path: Path) -> No
 async def test_where_no_volume_is_mounted_no_lineage_begins(tmp_path: Path) -> None:
     root = tmp_path / "nowhere" / ".rlguard" / "team"
     stores = stores_of(str(root), tmp_path)
-    answer = await StoreActions(stores, "uid-0", lambda: "job", boottime).do(facts.ClaimAttempt(FIRST, "uid-0"))
-    assert isinstance(answer, facts.StoreFailed)
+    answer = await StoreActions(stores, "uid-0", lambda: "job", boottime).do(
+        coordinator_facts.ClaimAttempt(FIRST, "uid-0")
+    )
+    assert isinstance(answer, coordinator_facts.StoreFailed)
     assert "not mounted" in answer.detail
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - a plain call, nothing to wait for
 
@@ -231,15 +235,15 @@ async def test_without_a_root_the_lineage_is_kept_and_nothing_is_flushed(tmp_pat
     stores = stores_of(None, tmp_path)
     private = StoreActions(stores, "uid-0", lambda: "job", boottime)
     await recorded(private)
-    answer = await private.do(facts.BeginFlush(CHECKPOINT))
-    assert isinstance(answer, facts.StoreFailed)
+    answer = await private.do(coordinator_facts.BeginFlush(CHECKPOINT))
+    assert isinstance(answer, coordinator_facts.StoreFailed)
     assert "no checkpoint root" in answer.detail
     await stores.lineage.close()
 
 
 async def test_a_port_is_free(actions: StoreActions) -> None:
-    answer = await actions.do(facts.ReservePort(FIRST))
-    assert isinstance(answer, facts.PortReserved)
+    answer = await actions.do(coordinator_facts.ReservePort(FIRST))
+    assert isinstance(answer, coordinator_facts.PortReserved)
     assert answer.port > 0
 
 

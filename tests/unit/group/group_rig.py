@@ -7,7 +7,7 @@ from typing import Any
 
 from rlguard.checkpoint.records import Record
 from rlguard.drive import Decision
-from rlguard.group import coordinator, facts
+from rlguard.group import coordinator, coordinator_facts, facts
 from rlguard.group.view import Mode
 from rlguard.messages import (
     FileEntry,
@@ -61,20 +61,20 @@ class Rig:
         self.silent: set[str] = set()
         self.reports: dict[str, MemberReport] = {who.uid: report(who) for who in self.members}
         self.view = coordinator.begin(self.members[0].uid, size, has_root=root, now=self.now)
-        self.scan = facts.LineageScan()
+        self.scan = coordinator_facts.LineageScan()
         self.whole = True
-        self.broken: set[facts.Operation] = set()
-        self.commits: list[facts.Commit] = []
+        self.broken: set[coordinator_facts.Operation] = set()
+        self.commits: list[coordinator_facts.Commit] = []
         self.claims: list[Incarnation] = []
         self.did: list[Any] = []
         self.grant: Grant | None = None
-        self.tell(facts.WallClock(self.now, 5000.0))
+        self.tell(coordinator_facts.WallClock(self.now, 5000.0))
         if controller:
             self.tell(facts.ControllerLink(self.now, True))  # noqa: FBT003 - open
 
     # ------------------------------------------------------------ telling
 
-    def tell(self, fact: facts.CoordinatorFact) -> None:
+    def tell(self, fact: coordinator_facts.CoordinatorFact) -> None:
         """One fact."""
         self.view = coordinator.fold(self.view, fact)
 
@@ -96,7 +96,7 @@ class Rig:
             TIMING,
         )
         self.grant = replace(plain, **more)
-        self.tell(facts.GrantHeard(self.now, self.grant))
+        self.tell(coordinator_facts.GrantHeard(self.now, self.grant))
 
     def change(self, index: int, **more: Any) -> None:
         """Something is new at a member, and it says so."""
@@ -108,7 +108,7 @@ class Rig:
         """A member repeats its report."""
         uid = self.members[index].uid
         if uid not in self.silent:
-            self.tell(facts.MemberHeard(self.now, self.reports[uid]))
+            self.tell(coordinator_facts.MemberHeard(self.now, self.reports[uid]))
 
     def steps(self, step: int) -> None:
         """All ranks reach a step, and stage if they were ordered to."""
@@ -137,11 +137,15 @@ class Rig:
 
     def orders(self) -> dict[str, Order]:
         """The newest order for each member."""
-        return {action.uid: action.order for action in self.decide().actions if isinstance(action, facts.SendOrder)}
+        return {
+            action.uid: action.order
+            for action in self.decide().actions
+            if isinstance(action, coordinator_facts.SendOrder)
+        }
 
     def report(self) -> GroupReport:
         """What the controller is told."""
-        return next(action.report for action in self.decide().actions if isinstance(action, facts.Publish))
+        return next(action.report for action in self.decide().actions if isinstance(action, coordinator_facts.Publish))
 
     def pass_time(self, seconds: float, every: float = 1.0) -> None:
         """Time passes; members repeat themselves, everything is answered."""
@@ -166,7 +170,7 @@ class Rig:
                 return
 
     def _perform(self, action: Any) -> None:
-        if isinstance(action, facts.SendOrder):
+        if isinstance(action, coordinator_facts.SendOrder):
             self._obey(action.uid, action.order)
             return
         answer = self._answers(action)
@@ -181,7 +185,7 @@ class Rig:
         after = replace(known, **self._converged(known, order))
         if after != known:
             self.reports[uid] = after
-            self.tell(facts.MemberHeard(self.now, after))
+            self.tell(coordinator_facts.MemberHeard(self.now, after))
 
     def _converged(self, known: MemberReport, order: Order) -> dict[str, Any]:
         more: dict[str, Any] = {"incarnation": order.incarnation}
@@ -199,33 +203,33 @@ class Rig:
         now = self.now
         operation = OPERATIONS.get(type(action))
         if operation in self.broken:
-            return facts.StoreFailed(now, operation, "no space left on device")
+            return coordinator_facts.StoreFailed(now, operation, "no space left on device")
         match action:
-            case facts.LookAtDisk():
-                return facts.DiskSeen(now, self.scan)
-            case facts.ClaimAttempt():
+            case coordinator_facts.LookAtDisk():
+                return coordinator_facts.DiskSeen(now, self.scan)
+            case coordinator_facts.ClaimAttempt():
                 self.claims.append(action.incarnation)
                 claim = (action.incarnation, action.leader_uid)
                 self.scan = replace(self.scan, claims=(*self.scan.claims, claim))
-                return facts.Claimed(now, action.incarnation, "nonce", self.scan)
-            case facts.VerifyCheckpoint():
+                return coordinator_facts.Claimed(now, action.incarnation, "nonce", self.scan)
+            case coordinator_facts.VerifyCheckpoint():
                 where = f"steps/{action.checkpoint}" if self.whole else None
-                return facts.Verified(now, action.checkpoint, self.whole, where, len(self.members), "")
-            case facts.WriteRecord():
+                return coordinator_facts.Verified(now, action.checkpoint, self.whole, where, len(self.members), "")
+            case coordinator_facts.WriteRecord():
                 self.scan = replace(self.scan, records=(*self.scan.records, action.record))
-                return facts.Recorded(now, action.record.incarnation)
-            case facts.ReservePort():
-                return facts.PortReserved(now, action.incarnation, 29500)
-            case facts.BeginFlush():
-                return facts.FlushBegun(now, f"flush-{action.checkpoint}", action.checkpoint, "tmp/x")
-            case facts.Commit():
+                return coordinator_facts.Recorded(now, action.record.incarnation)
+            case coordinator_facts.ReservePort():
+                return coordinator_facts.PortReserved(now, action.incarnation, 29500)
+            case coordinator_facts.BeginFlush():
+                return coordinator_facts.FlushBegun(now, f"flush-{action.checkpoint}", action.checkpoint, "tmp/x")
+            case coordinator_facts.Commit():
                 self.commits.append(action)
                 self.scan = replace(self.scan, visible=(*self.scan.visible, action.checkpoint))
-                return facts.Committed(now, action.checkpoint, f"steps/{action.checkpoint}")
-            case facts.MarkComplete():
-                return facts.MarkedComplete(now)
-            case facts.WriteIncident():
-                return facts.IncidentWritten(now, action.incident)
+                return coordinator_facts.Committed(now, action.checkpoint, f"steps/{action.checkpoint}")
+            case coordinator_facts.MarkComplete():
+                return coordinator_facts.MarkedComplete(now)
+            case coordinator_facts.WriteIncident():
+                return coordinator_facts.IncidentWritten(now, action.incident)
         return None
 
     # ------------------------------------------------------------ shortcuts
@@ -257,7 +261,7 @@ class Rig:
         self.view = coordinator.begin(self.members[0].uid, len(self.members), has_root=True, now=self.now)
         self.tell(facts.ControllerLink(self.now, True))  # noqa: FBT003 - open
         assert self.grant is not None
-        self.tell(facts.GrantHeard(self.now, self.grant))
+        self.tell(coordinator_facts.GrantHeard(self.now, self.grant))
 
 
 def record(incarnation: Incarnation, members: list[Member], parent: CheckpointId | None = None) -> Record:
@@ -273,9 +277,9 @@ def fatal(who: str = "xid-79", seconds_left: float | None = None) -> Notice:
 
 
 OPERATIONS = {
-    facts.LookAtDisk: facts.Operation.LOOK,
-    facts.ClaimAttempt: facts.Operation.CLAIM,
-    facts.WriteRecord: facts.Operation.RECORD,
-    facts.BeginFlush: facts.Operation.BEGIN_FLUSH,
-    facts.Commit: facts.Operation.COMMIT,
+    coordinator_facts.LookAtDisk: coordinator_facts.Operation.LOOK,
+    coordinator_facts.ClaimAttempt: coordinator_facts.Operation.CLAIM,
+    coordinator_facts.WriteRecord: coordinator_facts.Operation.RECORD,
+    coordinator_facts.BeginFlush: coordinator_facts.Operation.BEGIN_FLUSH,
+    coordinator_facts.Commit: coordinator_facts.Operation.COMMIT,
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from group_rig import TIMING, Rig, fatal, member, record, report
 
-from rlguard.group import facts
+from rlguard.group import coordinator_facts, facts
 from rlguard.group.view import Mode
 from rlguard.messages import Ranks, StageResult, StageState, Want
 from rlguard.model import CheckpointId, Incarnation, Phase, Rung
@@ -23,7 +23,7 @@ def test_a_first_start_claims_records_and_orders_everybody_to_run_from_step_0() 
     assert {order.resume for order in orders.values()} == {None}
     assert {order.master_port for order in orders.values()} == {29500}
     kinds = [type(action) for action in rig.did]
-    assert kinds.index(facts.ClaimAttempt) < kinds.index(facts.WriteRecord)
+    assert kinds.index(coordinator_facts.ClaimAttempt) < kinds.index(coordinator_facts.WriteRecord)
     assert rig.report().phase is Phase.RUNNING
 
 
@@ -82,10 +82,10 @@ def test_a2_nothing_is_claimed_before_every_member_says_that_its_ranks_are_gone(
     rig.crash(0)
     rig.silent.add(uid)
     for ranks in (Ranks.RUNNING, Ranks.STOPPING, Ranks.UNKNOWN, Ranks.STUCK):
-        rig.tell(facts.MemberHeard(rig.now, replace(rig.reports[uid], ranks=ranks)))
+        rig.tell(coordinator_facts.MemberHeard(rig.now, replace(rig.reports[uid], ranks=ranks)))
         rig.settle()
         assert rig.claims == [X1], ranks
-    rig.tell(facts.MemberHeard(rig.now, replace(rig.reports[uid], ranks=Ranks.GONE)))
+    rig.tell(coordinator_facts.MemberHeard(rig.now, replace(rig.reports[uid], ranks=Ranks.GONE)))
     rig.settle()
     assert rig.claims == [X1, X2]
 
@@ -93,14 +93,14 @@ def test_a2_nothing_is_claimed_before_every_member_says_that_its_ranks_are_gone(
 def test_a2_absent_ranks_in_an_answer_to_an_older_order_do_not_count() -> None:
     rig = Rig()
     rig.granted()
-    rig.tell(facts.DiskSeen(rig.now, facts.LineageScan(claims=((X1, rig.members[0].uid),))))
+    rig.tell(coordinator_facts.DiskSeen(rig.now, coordinator_facts.LineageScan(claims=((X1, rig.members[0].uid),))))
     for who in rig.members:
-        rig.tell(facts.MemberHeard(rig.now, report(who)))
-    assert not any(isinstance(action, facts.ClaimAttempt) for action in rig.decide().actions)
+        rig.tell(coordinator_facts.MemberHeard(rig.now, report(who)))
+    assert not any(isinstance(action, coordinator_facts.ClaimAttempt) for action in rig.decide().actions)
     assert {order.incarnation for order in rig.orders().values()} == {X1}
     for who in rig.members:
-        rig.tell(facts.MemberHeard(rig.now, report(who, X1)))
-    assert any(isinstance(action, facts.ClaimAttempt) for action in rig.decide().actions)
+        rig.tell(coordinator_facts.MemberHeard(rig.now, report(who, X1)))
+    assert any(isinstance(action, coordinator_facts.ClaimAttempt) for action in rig.decide().actions)
 
 
 def test_a2_a_grant_that_excludes_a_silent_member_lets_the_others_start() -> None:
@@ -196,14 +196,14 @@ def test_a9_without_a_controller_and_members_and_with_nothing_to_resume_it_fails
 
 
 @pytest.mark.parametrize("scan", [
-    facts.LineageScan(claims=((X1, "somebody"),)),
-    facts.LineageScan(records=(record(X1, [member(0)]),)),
+    coordinator_facts.LineageScan(claims=((X1, "somebody"),)),
+    coordinator_facts.LineageScan(records=(record(X1, [member(0)]),)),
     None,
 ])  # fmt: skip
-def test_a9_it_never_fails_open_over_a_lineage_or_an_unread_root(scan: facts.LineageScan | None) -> None:
+def test_a9_it_never_fails_open_over_a_lineage_or_an_unread_root(scan: coordinator_facts.LineageScan | None) -> None:
     rig = Rig(controller=False)
     if scan is None:
-        rig.broken.add(facts.Operation.LOOK)
+        rig.broken.add(coordinator_facts.Operation.LOOK)
     else:
         rig.scan = scan
     rig.silent.add(rig.members[1].uid)
@@ -214,7 +214,7 @@ def test_a9_it_never_fails_open_over_a_lineage_or_an_unread_root(scan: facts.Lin
 def test_c2_a_newer_claim_of_another_leader_fences_for_ever() -> None:
     rig = Rig().started()
     rig.train(4)
-    rig.tell(facts.Voided(rig.now, CheckpointId(X1, 2), Incarnation(2, 1), "another-leader"))
+    rig.tell(coordinator_facts.Voided(rig.now, CheckpointId(X1, 2), Incarnation(2, 1), "another-leader"))
     rig.pass_time(5)
     assert rig.view.mode is Mode.FENCED
     assert {order.want for order in rig.orders().values()} == {Want.STOP}
@@ -249,7 +249,7 @@ def test_c4_a_step_that_only_one_member_holds_in_memory_is_not_resumed() -> None
 def test_c8_a_checkpoint_that_the_controller_knows_is_waited_for_then_blocks() -> None:
     rig = Rig()
     old = Incarnation(0, 1)
-    rig.scan = facts.LineageScan(claims=((old, "x"),), records=(record(old, rig.members),))
+    rig.scan = coordinator_facts.LineageScan(claims=((old, "x"),), records=(record(old, rig.members),))
     rig.granted(expected=CheckpointId(old, 80))
     rig.pass_time(50)
     assert rig.report().phase is Phase.STARTING
@@ -291,7 +291,7 @@ def test_a_stage_that_came_too_late_is_ordered_again_further_ahead() -> None:
 
 def test_a_root_that_fails_is_told_and_training_goes_on() -> None:
     rig = Rig().started()
-    rig.broken.add(facts.Operation.COMMIT)
+    rig.broken.add(coordinator_facts.Operation.COMMIT)
     rig.train(100)
     assert rig.view.mode is Mode.RUNNING
     assert rig.commits == []
@@ -329,7 +329,7 @@ def test_a_fatal_notice_on_a_worker_saves_then_stops_and_asks_for_another_world(
 
 def test_a_deadline_stops_the_ranks_even_unsaved() -> None:
     rig = Rig().started()
-    rig.broken.add(facts.Operation.BEGIN_FLUSH)
+    rig.broken.add(coordinator_facts.Operation.BEGIN_FLUSH)
     rig.train(3)
     rig.change(1, notices=(fatal("spot-reclaim", 20.0),))
     rig.train(20)
@@ -421,7 +421,7 @@ def test_ranks_that_ended_well_everywhere_complete_the_job() -> None:
 
 def test_a_completed_job_is_not_started_again() -> None:
     rig = Rig()
-    rig.scan = facts.LineageScan(completed=True)
+    rig.scan = coordinator_facts.LineageScan(completed=True)
     rig.granted()
     rig.pass_time(3)
     assert rig.report().phase is Phase.COMPLETED
@@ -456,10 +456,10 @@ def test_without_a_checkpoint_root_a_crash_is_recovered_from_memory() -> None:
 
 def test_c2_while_an_attempt_is_being_started_a_commit_is_made_in_the_name_of_the_one_before() -> None:
     rig = Rig().started()
-    rig.broken.add(facts.Operation.COMMIT)
+    rig.broken.add(coordinator_facts.Operation.COMMIT)
     rig.train(10)
     assert rig.view.flush is not None
-    rig.broken = {facts.Operation.RECORD}
+    rig.broken = {coordinator_facts.Operation.RECORD}
     rig.crash(1)
     rig.pass_time(5)
     assert rig.view.mode is Mode.RECORDING
@@ -472,10 +472,10 @@ def test_c2_a_commit_that_the_own_claim_made_void_counts_if_the_new_record_names
     rig.train(12)
     confirmed = rig.view.confirmed
     assert confirmed is not None
-    rig.broken.add(facts.Operation.RECORD)
+    rig.broken.add(coordinator_facts.Operation.RECORD)
     rig.crash(1)
     rig.settle()
-    rig.tell(facts.Voided(rig.now, confirmed, X2, rig.members[0].uid))
+    rig.tell(coordinator_facts.Voided(rig.now, confirmed, X2, rig.members[0].uid))
     assert rig.view.mode is Mode.RECORDING
     rig.broken.clear()
     rig.pass_time(2)

@@ -9,8 +9,8 @@ import pytest
 from group_rig import fatal
 from group_rig import member as pod
 
-from rlguard.group import facts, member
-from rlguard.group.facts import LauncherState, RankSeen, SlotSeen
+from rlguard.group import facts, member, member_facts
+from rlguard.group.member_facts import LauncherState, RankSeen, SlotSeen
 from rlguard.messages import FlushOrder, FlushResult, Order, Ranks, StageOrder, StageResult, Want
 from rlguard.model import CheckpointId, Incarnation, World
 from rlguard.policy import FAIL_OPEN, SUSPECT, T_SELF
@@ -26,8 +26,8 @@ class Pod:
     def __init__(self) -> None:
         self.now = 100.0
         self.view = member.begin(pod(1), self.now)
-        self.tell(facts.LauncherHeard(self.now, NONE))
-        self.tell(facts.CoordinatorLink(self.now, True))  # noqa: FBT003 - open
+        self.tell(member_facts.LauncherHeard(self.now, NONE))
+        self.tell(member_facts.CoordinatorLink(self.now, True))  # noqa: FBT003 - open
 
     def tell(self, fact: Any) -> None:
         """One fact."""
@@ -43,32 +43,32 @@ class Pod:
 
     def report(self) -> Any:
         """What the coordinator is told."""
-        return self.actions(facts.PublishMember)[0].report
+        return self.actions(member_facts.PublishMember)[0].report
 
     def order(self, incarnation: Incarnation, want: Want = Want.RUN, **more: Any) -> None:
         """An order arrives."""
         plain = Order(incarnation, want, WORLD, 29500, None, None, None, None, 2.0)
-        self.tell(facts.OrderHeard(self.now, replace(plain, **more)))
+        self.tell(member_facts.OrderHeard(self.now, replace(plain, **more)))
 
     def launcher(self, incarnation: Incarnation | None, ranks: Ranks, **more: Any) -> None:
         """The launcher says something new."""
-        self.tell(facts.LauncherHeard(self.now, replace(NONE, incarnation=incarnation, ranks=ranks, **more)))
+        self.tell(member_facts.LauncherHeard(self.now, replace(NONE, incarnation=incarnation, ranks=ranks, **more)))
 
     def pages(self, step: int | None, *slots: CheckpointId | None, order: int = 0, result: Any = None) -> None:
         """The rank's page and the slots were read."""
         rank = RankSeen(0, 1, X1, step, 0.2, order, 0, 0, result, hook=True, reshardable=True, nan=False)
         seen = tuple(SlotSeen(index, checkpoint) for index, checkpoint in enumerate(slots))
-        self.tell(facts.PagesRead(self.now, (rank,), seen))
+        self.tell(member_facts.PagesRead(self.now, (rank,), seen))
 
 
 def test_it_starts_ranks_with_the_exact_world_and_its_own_place_in_it() -> None:
     it = Pod()
     it.order(X1)
-    start = it.actions(facts.StartRanks)[0]
+    start = it.actions(member_facts.StartRanks)[0]
     assert (start.nnodes, start.node_rank, start.master_addr, start.master_port) == (2, 1, "10.0.0.1", 29500)
     assert it.report().ranks is Ranks.UNKNOWN, "a start under way is not absent"
     it.launcher(X1, Ranks.RUNNING)
-    assert it.actions(facts.StartRanks) == []
+    assert it.actions(member_facts.StartRanks) == []
     assert it.report().ranks is Ranks.RUNNING
 
 
@@ -77,9 +77,9 @@ def test_it_resumes_from_its_own_slot_only_with_exactly_that_checkpoint() -> Non
     wanted = CheckpointId(X1, 80)
     it.pages(None, CheckpointId(X1, 90), wanted)
     it.order(X2, resume=wanted, resume_directory="steps/80@1.1")
-    assert it.actions(facts.StartRanks)[0].slot == 1
+    assert it.actions(member_facts.StartRanks)[0].slot == 1
     it.pages(None, CheckpointId(X1, 90), None)
-    start = it.actions(facts.StartRanks)[0]
+    start = it.actions(member_facts.StartRanks)[0]
     assert (start.slot, start.directory, start.resume) == (None, "steps/80@1.1", wanted)
 
 
@@ -87,10 +87,10 @@ def test_old_ranks_are_stopped_before_new_ones_start() -> None:
     it = Pod()
     it.launcher(X1, Ranks.RUNNING)
     it.order(X2)
-    assert it.actions(facts.StopRanks)[0].incarnation == X1
-    assert it.actions(facts.StartRanks) == []
+    assert it.actions(member_facts.StopRanks)[0].incarnation == X1
+    assert it.actions(member_facts.StartRanks) == []
     it.launcher(X1, Ranks.GONE)
-    assert it.actions(facts.StartRanks)[0].incarnation == X2
+    assert it.actions(member_facts.StartRanks)[0].incarnation == X2
 
 
 def test_an_order_of_an_older_incarnation_is_refused() -> None:
@@ -98,7 +98,7 @@ def test_an_order_of_an_older_incarnation_is_refused() -> None:
     it.order(X2)
     it.order(X1)
     assert it.report().incarnation == X2
-    assert it.actions(facts.StartRanks)[0].incarnation == X2
+    assert it.actions(member_facts.StartRanks)[0].incarnation == X2
 
 
 def test_a2_what_was_ordered_to_stop_is_never_started_afterwards() -> None:
@@ -106,7 +106,7 @@ def test_a2_what_was_ordered_to_stop_is_never_started_afterwards() -> None:
     it.order(X1, Want.STOP)
     assert it.report().ranks is Ranks.NONE
     it.order(X1, Want.RUN)
-    assert it.actions(facts.StartRanks) == []
+    assert it.actions(member_facts.StartRanks) == []
 
 
 def test_a2_a_start_that_the_launcher_may_not_have_read_is_not_absent() -> None:
@@ -115,9 +115,9 @@ def test_a2_a_start_that_the_launcher_may_not_have_read_is_not_absent() -> None:
     it.now += 0.1
     it.order(X1, Want.STOP)
     assert it.report().ranks is Ranks.STOPPING
-    assert it.actions(facts.StopRanks)[0].incarnation == X1
+    assert it.actions(member_facts.StopRanks)[0].incarnation == X1
     it.now += 3
-    it.tell(facts.LauncherHeard(it.now, NONE))
+    it.tell(member_facts.LauncherHeard(it.now, NONE))
     assert it.report().ranks is Ranks.NONE
 
 
@@ -125,9 +125,9 @@ def test_a_member_outside_the_world_does_not_run() -> None:
     it = Pod()
     it.launcher(X1, Ranks.RUNNING)
     it.order(X2, world=World((pod(0),)))
-    assert it.actions(facts.StopRanks)
+    assert it.actions(member_facts.StopRanks)
     it.launcher(X1, Ranks.GONE)
-    assert it.actions(facts.StartRanks) == []
+    assert it.actions(member_facts.StartRanks) == []
 
 
 def test_a5_only_the_loss_of_both_links_for_t_self_stops_the_ranks() -> None:
@@ -135,27 +135,27 @@ def test_a5_only_the_loss_of_both_links_for_t_self_stops_the_ranks() -> None:
     it.order(X1)
     it.launcher(X1, Ranks.RUNNING)
     it.tell(facts.ControllerLink(it.now, True))  # noqa: FBT003 - open
-    it.tell(facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
+    it.tell(member_facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
     it.now += 100
-    assert it.actions(facts.StopRanks) == [], "the controller still relays"
+    assert it.actions(member_facts.StopRanks) == [], "the controller still relays"
     it.tell(facts.ControllerLink(it.now, False))  # noqa: FBT003 - closed
     it.now += T_SELF - SUSPECT - 0.1
-    assert it.actions(facts.StopRanks) == []
+    assert it.actions(member_facts.StopRanks) == []
     it.now += 0.2
-    assert it.actions(facts.StopRanks)[0].incarnation == X1
+    assert it.actions(member_facts.StopRanks)[0].incarnation == X1
     it.launcher(X1, Ranks.GONE)
-    it.tell(facts.CoordinatorLink(it.now, True))  # noqa: FBT003 - open
+    it.tell(member_facts.CoordinatorLink(it.now, True))  # noqa: FBT003 - open
     it.order(X1)
     assert it.report().ranks is Ranks.GONE
-    assert it.actions(facts.StartRanks) == [], "the same incarnation never runs twice"
+    assert it.actions(member_facts.StartRanks) == [], "the same incarnation never runs twice"
 
 
 def test_a5_a_cut_member_starts_nothing() -> None:
     it = Pod()
     it.order(X1)
-    it.tell(facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
+    it.tell(member_facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
     it.now += T_SELF
-    assert it.actions(facts.StartRanks) == []
+    assert it.actions(member_facts.StartRanks) == []
 
 
 def test_a9_it_fails_open_only_with_a_readable_root_that_holds_no_lineage() -> None:
@@ -166,31 +166,31 @@ def test_a9_it_fails_open_only_with_a_readable_root_that_holds_no_lineage() -> N
         (True, False, True, False),
     ):
         it = Pod()
-        it.tell(facts.RootSeen(it.now, readable, lineage, completed))
+        it.tell(member_facts.RootSeen(it.now, readable, lineage, completed))
         it.now += FAIL_OPEN - 1
-        assert it.actions(facts.RunUntouched) == []
+        assert it.actions(member_facts.RunUntouched) == []
         it.now += 1
-        assert bool(it.actions(facts.RunUntouched)) is opens
+        assert bool(it.actions(member_facts.RunUntouched)) is opens
         assert it.report().untouched is opens
 
 
 def test_a9_once_a_controller_or_an_order_was_heard_it_stays_guarded() -> None:
     it = Pod()
-    it.tell(facts.RootSeen(it.now, readable=True, lineage=False, completed=False))
+    it.tell(member_facts.RootSeen(it.now, readable=True, lineage=False, completed=False))
     it.tell(facts.ControllerLink(it.now, True))  # noqa: FBT003 - open
     it.tell(facts.ControllerLink(it.now, False))  # noqa: FBT003 - closed
     it.now += FAIL_OPEN * 3
-    assert it.actions(facts.RunUntouched) == []
+    assert it.actions(member_facts.RunUntouched) == []
 
 
 def test_a9_ordered_to_run_untouched_it_stops_its_guarded_ranks_first() -> None:
     it = Pod()
     it.launcher(X1, Ranks.RUNNING)
     it.order(X1, Want.UNTOUCHED, world=None)
-    assert it.actions(facts.RunUntouched) == []
-    assert it.actions(facts.StopRanks)
+    assert it.actions(member_facts.RunUntouched) == []
+    assert it.actions(member_facts.StopRanks)
     it.launcher(X1, Ranks.GONE)
-    assert it.actions(facts.RunUntouched)
+    assert it.actions(member_facts.RunUntouched)
 
 
 def test_m1_the_slot_of_the_confirmed_checkpoint_and_one_under_a_flush_are_never_chosen() -> None:
@@ -200,15 +200,15 @@ def test_m1_the_slot_of_the_confirmed_checkpoint_and_one_under_a_flush_are_never
     it.launcher(X1, Ranks.RUNNING)
     it.pages(22, older, confirmed)
     it.order(X1, stage=StageOrder(3, 30, confirmed))
-    assert it.actions(facts.WriteControl)[0].slot == 0
+    assert it.actions(member_facts.WriteControl)[0].slot == 0
     it = Pod()
     it.order(X1)
     it.launcher(X1, Ranks.RUNNING)
     it.pages(22, older, confirmed)
     it.order(X1, flush=FlushOrder("n", older, "tmp/x", shared=True))
-    assert it.actions(facts.RunFlush)[0].slot == 0
+    assert it.actions(member_facts.RunFlush)[0].slot == 0
     it.order(X1, stage=StageOrder(3, 30, confirmed), flush=FlushOrder("n", older, "tmp/x", shared=True))
-    assert it.actions(facts.WriteControl) == []
+    assert it.actions(member_facts.WriteControl) == []
     assert it.report().stage.result is StageResult.SKIPPED
 
 
@@ -219,7 +219,7 @@ def test_m1_the_slot_that_ranks_still_load_from_is_not_overwritten() -> None:
     it.launcher(X1, Ranks.RUNNING)
     it.pages(None, resume, None)
     it.order(X1, resume=resume, stage=StageOrder(1, 30, None))
-    assert it.actions(facts.WriteControl)[0].slot == 1
+    assert it.actions(member_facts.WriteControl)[0].slot == 1
 
 
 def test_a_stage_is_staged_when_every_rank_says_so_and_the_slot_is_whole() -> None:
@@ -245,11 +245,11 @@ def test_a_flush_is_run_once_reported_and_cancelled_when_nobody_wants_it() -> No
     it.order(X1, flush=FlushOrder("n1", held, "tmp/x", shared=False))
     assert it.report().flush.result is FlushResult.RUNNING
     it.order(X1, flush=None)
-    assert it.actions(facts.RunFlush) == []
-    assert it.actions(facts.CancelFlush)[0].nonce == "n1"
-    it.tell(facts.FlushEnded(it.now, "n1", done=False, detail="cancelled", files=()))
+    assert it.actions(member_facts.RunFlush) == []
+    assert it.actions(member_facts.CancelFlush)[0].nonce == "n1"
+    it.tell(member_facts.FlushEnded(it.now, "n1", done=False, detail="cancelled", files=()))
     it.order(X1, flush=FlushOrder("n2", held, "tmp/y", shared=False))
-    it.tell(facts.FlushEnded(it.now, "n2", done=True, detail="", files=()))
+    it.tell(member_facts.FlushEnded(it.now, "n2", done=True, detail="", files=()))
     assert (it.report().flush.nonce, it.report().flush.result) == ("n2", FlushResult.DONE)
     it.order(X1, flush=FlushOrder("n3", CheckpointId(X1, 11), "tmp/z", shared=False))
     assert it.report().flush.result is FlushResult.FAILED
@@ -257,7 +257,7 @@ def test_a_flush_is_run_once_reported_and_cancelled_when_nobody_wants_it() -> No
 
 def test_a6_a_deadline_travels_as_seconds_left() -> None:
     it = Pod()
-    it.tell(facts.NoticesHeard(it.now, (fatal("spot-reclaim", 120.0),)))
+    it.tell(member_facts.NoticesHeard(it.now, (fatal("spot-reclaim", 120.0),)))
     it.now += 30.4
     assert it.report().notices[0].seconds_left == pytest.approx(89.0)
 
@@ -276,7 +276,7 @@ def test_a_nan_is_told_as_a_notice() -> None:
     it = Pod()
     it.launcher(X1, Ranks.RUNNING)
     rank = RankSeen(0, 1, X1, 7, 0.2, 0, 0, 0, None, hook=True, reshardable=True, nan=True)
-    it.tell(facts.PagesRead(it.now, (rank,), ()))
+    it.tell(member_facts.PagesRead(it.now, (rank,), ()))
     assert it.report().notices[0].code == "nan"
 
 
@@ -290,18 +290,18 @@ def test_a_pod_that_is_being_deleted_goes_on_until_its_coordinator_has_saved() -
     it = Pod()
     ending(it)
     it.now += 10 * SUSPECT
-    assert it.actions(facts.StopRanks) == []
+    assert it.actions(member_facts.StopRanks) == []
 
 
 def test_a_pod_that_is_being_deleted_while_its_leader_is_gone_does_not_wait_out_its_grace() -> None:
     it = Pod()
     ending(it)
-    it.tell(facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
-    assert it.actions(facts.StopRanks) == [], "a coordinator that restarts is back within moments"
+    it.tell(member_facts.CoordinatorLink(it.now, False))  # noqa: FBT003 - closed
+    assert it.actions(member_facts.StopRanks) == [], "a coordinator that restarts is back within moments"
     it.now += SUSPECT
-    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1]
+    assert [action.incarnation for action in it.actions(member_facts.StopRanks)] == [X1]
     it.launcher(X1, Ranks.GONE, terminating=True)
-    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1], "the launcher may end"
+    assert [action.incarnation for action in it.actions(member_facts.StopRanks)] == [X1], "the launcher may end"
 
 
 def test_a_pod_that_is_being_deleted_with_its_ranks_down_ends_once_nobody_wants_its_memory() -> None:
@@ -311,9 +311,9 @@ def test_a_pod_that_is_being_deleted_with_its_ranks_down_ends_once_nobody_wants_
     it.pages(80, saved)
     it.order(X1, Want.STOP, flush=FlushOrder("n1", saved, "tmp/x", shared=True))
     it.now += 2 * SUSPECT
-    assert it.actions(facts.StopRanks) == []
-    it.tell(facts.FlushEnded(it.now, "n1", True, "", ()))  # noqa: FBT003 - done
+    assert it.actions(member_facts.StopRanks) == []
+    it.tell(member_facts.FlushEnded(it.now, "n1", True, "", ()))  # noqa: FBT003 - done
     it.order(X1, Want.STOP)
-    assert it.actions(facts.StopRanks) == []
+    assert it.actions(member_facts.StopRanks) == []
     it.now += SUSPECT
-    assert [action.incarnation for action in it.actions(facts.StopRanks)] == [X1]
+    assert [action.incarnation for action in it.actions(member_facts.StopRanks)] == [X1]
