@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 class Row:
     """One measure; `value` and `rival` come from the same run.
 
-    `limit` is what `value` (or its ratio to `rival`) may be, in words. `holds`: True if it is within the limit, None where there is no limit.
+    `limit` is what `value` (or its ratio to `rival`) may be, in words. `holds`: True if it is within the limit, None
+    where there is none.
     """
 
     name: str

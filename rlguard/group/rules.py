@@ -163,7 +163,8 @@ def _saved(view: View, save: Save, now: float) -> View:
     detail = _detail(view, save)
     fault = Fault(_code(view, save), detail, save.started_at)
     if attempt is not None:
-        view = note_incident(view, fault, rung, f"saved before the stop: {view.newest}", now)
+        saved = f"saved {view.newest}" if view.newest is not None else "nothing could be saved"
+        view = note_incident(view, fault, rung, f"{fault.code}: {saved} before the stop", now)
     return halt(view, now, detail, GRACE_PLANNED)
 
 

@@ -141,15 +141,15 @@ def _never_gives_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def _says_that_a_start_under_way_is_absent(patch: pytest.MonkeyPatch) -> None:
-    original = member._ranks
+    original = member_report._ranks
 
-    def ranks(known: member.MemberView) -> member.Ranks:
+    def ranks(known: MemberView) -> Ranks:
         said = original(known)
         pending = known.order is not None and known.launcher is not None
         begun = pending and known.launcher.incarnation == known.order.incarnation
-        return said if begun or said is member.Ranks.STUCK else member.Ranks.NONE
+        return said if begun or said is Ranks.STUCK else Ranks.NONE
 
-    patch.setattr(member, "_ranks", ranks)
+    patch.setattr(member_report, "_ranks", ranks)
 
 
 def _sees_no_stall(patch: pytest.MonkeyPatch) -> None:

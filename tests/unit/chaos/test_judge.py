@@ -81,7 +81,9 @@ def test_a_phase_can_be_what_is_expected() -> None:
     """The last act looks for Completed."""
     expect = Expectation(within=30.0, phase="Completed")
     assert judge(expect, INJECTED, after(None), now=110.0).pending
-    assert judge(expect, INJECTED, after(None, phase="Completed"), now=110.0).recovered
+    judgement = judge(expect, INJECTED, after(None, phase="Completed"), now=110.0)
+    assert judgement.recovered
+    assert (judgement.reached_after, judgement.first_step_after) == (10.0, None)
 
 
 def test_a_guard_is_read_as_the_controller_writes_it() -> None:
