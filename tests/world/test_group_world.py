@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlguard.group import attempts, coordinator, coordinator_facts, faults, member, rules, saving, view
-from rlguard.messages import StageResult
+from rlguard.group import attempts, coordinator, coordinator_facts, faults, member, member_report, rules, saving, view
+from rlguard.group.member_view import MemberView
+from rlguard.messages import Ranks, StageResult
 from rlguard.model import CheckpointId, Incarnation
 from rlguard_chaos.world import SimWorld
 from rlguard_chaos.world_disk import ViolationError
@@ -41,7 +42,7 @@ def _claims_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 def _takes_an_unanswered_stop_for_done(patch: pytest.MonkeyPatch) -> None:
     def down(known: view.View, uid: str) -> bool:
-        return uid in known.members and known.members[uid].report.ranks is not member.Ranks.RUNNING
+        return uid in known.members and known.members[uid].report.ranks is not Ranks.RUNNING
 
     patch.setattr(view.View, "down", down)
 
