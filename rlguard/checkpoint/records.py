@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from rlguard.checkpoint.names import is_data_file
 from rlguard.errors import BadWireError
+from rlguard.messages import FileEntry
 from rlguard.model import CheckpointId, Incarnation, Member, World
 
 VERSION: Final = 1
@@ -73,30 +74,6 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file of a checkpoint: name, size in bytes, SHA-256 in lower-case hex."""
-
-    name: str
-    size: int
-    sha256: str
-
-    def to_json(self) -> dict[str, Any]:
-        """One item of a manifest's `files`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: object) -> Self:
-        """Read one item of a manifest's `files`. Raises BadWireError."""
-        fields = _object(raw, "file", version=False)
-        name, size, sha256 = _text(fields, "name"), _count(fields, "size"), _text(fields, "sha256")
-        if not is_data_file(name):
-            raise BadWireError(f"'name' must be a plain file name, not {name!r}")
-        if not _SHA256.fullmatch(sha256):
-            raise BadWireError(f"'sha256' of {name} must be 64 hex digits, not {sha256!r}")
-        return cls(name, size, sha256)
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """What makes a folder a checkpoint: the list of its files, and where it belongs."""
 
@@ -115,7 +92,7 @@ class Manifest:
             "world_size": self.world_size,
             "job_uid": self.job_uid,
             "leader_uid": self.leader_uid,
-            "files": [entry.to_json() for entry in self.files],
+            "files": [asdict(entry) for entry in self.files],
             "written_by": self.written_by,
         }
 
@@ -123,7 +100,7 @@ class Manifest:
     def from_json(cls, raw: object) -> Self:
         """Read `rlguard.json`. Raises BadWireError, also when no file or one file twice is listed."""
         fields = _object(raw, "manifest")
-        files = tuple(FileEntry.from_json(item) for item in _list(fields, "files"))
+        files = tuple(file_entry(item) for item in _list(fields, "files"))
         if not files or len({entry.name for entry in files}) != len(files):
             raise BadWireError("'files' must list at least one file, and each file once")
         checkpoint, size = _checkpoint(fields, "checkpoint"), _count(fields, "world_size")
@@ -148,6 +125,17 @@ class Completed:
         """Read `completed.json`. Raises BadWireError."""
         fields = _object(raw, "completion mark")
         return cls(_checkpoint_or_none(fields, "checkpoint"), _text(fields, "job_uid"))
+
+
+def file_entry(raw: object) -> FileEntry:
+    """Read one item of a manifest's `files`. Raises BadWireError, also for a name that is not one plain file's."""
+    fields = _object(raw, "file", version=False)
+    name, size, sha256 = _text(fields, "name"), _count(fields, "size"), _text(fields, "sha256")
+    if not is_data_file(name):
+        raise BadWireError(f"'name' must be a plain file name, not {name!r}")
+    if not _SHA256.fullmatch(sha256):
+        raise BadWireError(f"'sha256' of {name} must be 64 hex digits, not {sha256!r}")
+    return FileEntry(name, size, sha256)
 
 
 def _object(raw: object, what: str, *, version: bool = True) -> dict[str, Any]:

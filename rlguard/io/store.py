@@ -16,7 +16,7 @@ from rlguard.checkpoint import names
 from rlguard.checkpoint.lineage import is_void, next_incarnation
 from rlguard.checkpoint.names import TmpName
 from rlguard.checkpoint.outcomes import CommitResult, Committed, Scan, Verdict, Void, Whole
-from rlguard.checkpoint.records import Claim, Completed, FileEntry, Manifest, Record
+from rlguard.checkpoint.records import Claim, Completed, Manifest, Record
 from rlguard.errors import BadWireError, FencedError, StoreError, StoreState
 from rlguard.io.files import Files, naming, refused
 from rlguard.io.storecopy import copy_new, verified
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlguard.io.storecopy import Held
+    from rlguard.messages import FileEntry
     from rlguard.model import CheckpointId
 
 CLAIM_TRIES: Final = 100

@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.checkpoint import names
-from rlguard.checkpoint.records import Claim, FileEntry
+from rlguard.checkpoint.records import Claim, file_entry
 from rlguard.errors import StoreError, StoreHungError
 from rlguard.io import storewire
 from rlguard.model import CheckpointId, Incarnation
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlguard.checkpoint.outcomes import CommitResult, Scan, Verdict
     from rlguard.checkpoint.records import Completed, Manifest, Record
     from rlguard.io.storecopy import Held
+    from rlguard.messages import FileEntry
 
 SILENCE_S: Final = 30.0
 """Seconds without a sign of life after which a call is hung; a copy that moves on gives signs."""
@@ -99,7 +100,7 @@ class StoreClient:
         """See `Store.put_file`."""
         slot = storewire.held_to_json(held)
         args = {"tmp": str(tmp), "name": name, "source": str(source), "size": size, "held": slot}
-        return FileEntry.from_json(await self.call("put_file", args, silence_s))
+        return file_entry(await self.call("put_file", args, silence_s))
 
     async def commit(
         self, tmp: TmpName, manifest: Manifest, wait_s: float = 60.0, silence_s: float = SILENCE_S

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from rlguard.checkpoint import names
 from rlguard.checkpoint.outcomes import Absent, Broken, Verdict, Whole
-from rlguard.checkpoint.records import FileEntry, Manifest
+from rlguard.checkpoint.records import Manifest
 from rlguard.errors import BadWireError, TornReadError
 from rlguard.io.files import naming
+from rlguard.messages import FileEntry
 from rlguard.train.pages import PageError, SlotHeader, read_header
 
 if TYPE_CHECKING:

@@ -123,7 +123,8 @@ def _claim_next(store: Store, args: Fields) -> Fields:
 
 def _put_file(store: Store, args: Fields) -> Fields:
     held = None if args["held"] is None else Held(**args["held"])
-    return store.put_file(tmp_from_json(args["tmp"]), args["name"], Path(args["source"]), args["size"], held).to_json()
+    tmp = tmp_from_json(args["tmp"])
+    return asdict(store.put_file(tmp, args["name"], Path(args["source"]), args["size"], held))
 
 
 def _begin(store: Store, args: Fields) -> str:

@@ -25,18 +25,19 @@ async def flush(store: StoreClient, shm: Path, action: RunFlush, ranks: int, now
 
 
 async def _copy(store: StoreClient, shm: Path, action: RunFlush, ranks: int) -> tuple[FileEntry, ...]:
-    order, written = action.order, []
+    order = action.order
     tmp = names.parse_tmp(Path(order.directory).name)
     if tmp is None:
         raise StoreError(f"{order.directory}: not the folder of a checkpoint being written")
     if not ranks:
         raise StoreError("no rank of this pod has a page: there is nothing to copy")
+    written: list[FileEntry] = []
     for local_rank in range(ranks):
         slot = pages.slot_path(shm, local_rank, action.slot)
         held = _hold(slot, order.checkpoint)
-        for file in _chosen(slot, order):
-            entry = await store.put_file(tmp, file.name, slot / file.name, file.size, held)
-            written.append(FileEntry(entry.name, entry.size, entry.sha256))
+        written += [
+            await store.put_file(tmp, file.name, slot / file.name, file.size, held) for file in _chosen(slot, order)
+        ]
     return tuple(written)
 
 

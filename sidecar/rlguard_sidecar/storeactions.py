@@ -160,9 +160,8 @@ class StoreActions:
 
     async def _commit(self, action: coordinator_facts.Commit) -> Fact:
         tmp = names.TmpName(action.checkpoint, self._uid, action.nonce)
-        files = tuple(records.FileEntry(file.name, file.size, file.sha256) for file in action.files)
         manifest = records.Manifest(
-            action.checkpoint, action.world_size, action.job_uid, self._uid, files, rlguard.__version__
+            action.checkpoint, action.world_size, action.job_uid, self._uid, action.files, rlguard.__version__
         )
         result = await self._stores.bulk.commit(tmp, manifest)
         # The store compares with the checkpoint's incarnation; a flush may outlive the attempt that staged it.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from rlguard.checkpoint.records import Claim, Completed, FileEntry, Manifest, Record
+from rlguard.checkpoint.records import Claim, Completed, Manifest, Record
 from rlguard.errors import BadWireError
+from rlguard.messages import FileEntry
 from rlguard.model import CheckpointId, Incarnation, Member, World
 
 INCARNATION = Incarnation(3, 2)
@@ -69,11 +71,11 @@ def test_a_record_that_cannot_be_true_is_refused_by_name(change: dict[str, Any],
     ("change", "says"),
     [
         ({"files": []}, "at least one"),
-        ({"files": [FILE.to_json(), FILE.to_json()]}, "once"),
-        ({"files": [{**FILE.to_json(), "name": "../x"}]}, "plain file name"),
-        ({"files": [{**FILE.to_json(), "sha256": "A" * 64}]}, "hex"),
-        ({"files": [{**FILE.to_json(), "size": -1}]}, "size"),
-        ({"files": [{**FILE.to_json(), "size": True}]}, "size"),
+        ({"files": [asdict(FILE), asdict(FILE)]}, "once"),
+        ({"files": [{**asdict(FILE), "name": "../x"}]}, "plain file name"),
+        ({"files": [{**asdict(FILE), "sha256": "A" * 64}]}, "hex"),
+        ({"files": [{**asdict(FILE), "size": -1}]}, "size"),
+        ({"files": [{**asdict(FILE), "size": True}]}, "size"),
         ({"checkpoint": "120"}, "checkpoint"),
     ],
 )
