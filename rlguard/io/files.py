@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rlguard.errors import StoreError, StoreState
+from rlguard.train.plain import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +44,10 @@ _STATES: Final = {
     errno.EMLINK: StoreState.NO_HARD_LINKS,
     errno.EOPNOTSUPP: StoreState.NO_HARD_LINKS,
 }
+
+
+NOT_PLAIN: Final = frozenset({errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR, errno.ENOTDIR})
+"""How `Files.open` and reading refuse a link, a FIFO, a socket and a folder."""
 
 
 def refused(error: OSError, path: object) -> StoreError:
@@ -107,8 +112,8 @@ class Files:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
     def open(self, path: Path) -> int:
-        """Open a file for reading. Returns its descriptor."""
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        """Open a plain file for reading, an errno of `NOT_PLAIN` for what is none. Returns its descriptor."""
+        return open_plain(path)
 
     def read(self, descriptor: int, buffer: memoryview) -> int:
         """Read up to the buffer's length; 0 at the end."""

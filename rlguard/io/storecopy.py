@@ -11,7 +11,7 @@ from rlguard.checkpoint import names
 from rlguard.checkpoint.outcomes import Absent, Broken, Verdict, Whole
 from rlguard.checkpoint.records import Manifest
 from rlguard.errors import BadWireError, TornReadError
-from rlguard.io.files import naming
+from rlguard.io.files import NOT_PLAIN, naming
 from rlguard.messages import FileEntry
 from rlguard.train.pages import PageError, SlotHeader, read_header
 
@@ -55,8 +55,13 @@ def copy_new(
 
 
 def read_small(files: Files, path: Path) -> bytes:
-    """A whole small file. Raises BadWireError if it is larger than any of ours."""
-    content = b"".join(bytes(chunk) for chunk in _chunks(files, path, SMALL_BYTES + 1))
+    """A whole small file. Raises BadWireError if it is larger than any of ours or no plain file."""
+    try:
+        content = b"".join(bytes(chunk) for chunk in _chunks(files, path, SMALL_BYTES + 1))
+    except OSError as error:
+        if error.errno in NOT_PLAIN:
+            raise BadWireError(f"no plain file ({error.strerror})") from error
+        raise
     if len(content) > SMALL_BYTES:
         raise BadWireError(f"larger than {SMALL_BYTES} bytes")
     return content
@@ -70,7 +75,7 @@ def verified(
         return Absent()
     try:
         manifest = Manifest.from_json(json.loads(read_small(files, folder / names.MANIFEST)))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return Broken(f"{folder}: no {names.MANIFEST}")
     except (BadWireError, ValueError, RecursionError) as error:
         return Broken(f"{folder / names.MANIFEST}: {error}")

@@ -92,7 +92,7 @@ def _tried(files: Files, path: Path, read: Callable[[object], _Read], problems: 
         return read(read_json(files, path))
     except FileNotFoundError:
         return None
-    except (BadWireError, IsADirectoryError) as error:
+    except BadWireError as error:
         problems.append(f"{path}: {error}")
         return None
 

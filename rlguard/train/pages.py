@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rlguard.train.plain import open_page, open_plain, read_plain
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,9 +30,12 @@ READ_TRIES: Final = 50
 """A writer needs microseconds; so many tries, with pauses, span several milliseconds."""
 
 LOOK_NS: Final = 100_000_000
+FILES_BYTES: Final = 1 << 20
+"""No list of a slot's files is longer; what is longer is not read into memory."""
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<4sIQ")  # magic, version, sequence
+_SEQUENCE_LIMIT: Final = 1 << 62
 _SEQUENCE: Final = 1  # where the sequence stands, in 8-byte words
 _BODY_AT: Final = _HEAD.size
 _PAUSE_S: Final = 0.0001
@@ -161,9 +166,8 @@ class PageWriter:
     """The one writer of one page: keeps it mapped. Creates the file when it is missing."""
 
     def __init__(self, path: Path, layout: _Layout) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_page(path, PAGE_BYTES)
         try:
-            os.ftruncate(descriptor, PAGE_BYTES)
             self._map = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
@@ -189,15 +193,32 @@ class PageWriter:
         self._map.close()
 
 
-class ControlWriter(PageWriter):
-    """The sidecar's end of the control page."""
+class ControlWriter:
+    """The sidecar's end of the control page. Not mapped: a trainer that cuts the file short must not end the sidecar.
+
+    Every method raises OSError.
+    """
 
     def __init__(self, shm: Path) -> None:
-        super().__init__(shm / CONTROL_NAME, _CONTROL)
+        self._descriptor = open_page(shm / CONTROL_NAME, PAGE_BYTES)
+        magic, version, sequence = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+        known = (magic, version) == (_CONTROL.magic, _VERSION)
+        self._sequence = (sequence + 1) & ~1 if known and sequence < _SEQUENCE_LIMIT else 0
 
     def write(self, page: ControlPage) -> None:
         """Publish an order."""
-        self.put(*_words(page.incarnation), page.order, page.step, page.slot)
+        body = _CONTROL.body.pack(*_words(page.incarnation), page.order, page.step, page.slot)
+        self._mark(self._sequence + 1)
+        os.pwrite(self._descriptor, body.ljust(PAGE_BYTES - _BODY_AT, b"\0"), _BODY_AT)
+        self._sequence += 2
+        self._mark(self._sequence)
+
+    def close(self) -> None:
+        """Close the page; the file stays."""
+        os.close(self._descriptor)
+
+    def _mark(self, sequence: int) -> None:
+        os.pwrite(self._descriptor, _HEAD.pack(_CONTROL.magic, _VERSION, sequence), 0)
 
 
 class RankWriter(PageWriter):
@@ -263,7 +284,7 @@ class ControlPeek:
 
     def _attach(self) -> bool:
         try:
-            descriptor = os.open(self._shm / CONTROL_NAME, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_plain(self._shm / CONTROL_NAME)
         except FileNotFoundError:
             return False
         try:
@@ -336,9 +357,9 @@ def read_files_json(slot: Path) -> tuple[SlotFile, ...]:
     """Read the files of the slot's checkpoint. Raises PageError for anything but plain names and sizes, OSError."""
     path = slot / FILES_NAME
     try:
-        entries = json.loads(path.read_bytes())
+        entries = json.loads(read_plain(path, FILES_BYTES))
         files = tuple(SlotFile(entry["name"], entry["size"], entry["shared"]) for entry in entries)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PageError(f"{path}: not a list of files with name, size and shared: {error}") from error
     for file in files:
         if not _is_plain(file):
@@ -366,7 +387,7 @@ def _words(incarnation: str) -> tuple[int, int]:
 
 def _read(path: Path, layout: _Layout) -> tuple[Any, ...] | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_plain(path)
     except FileNotFoundError:
         return None
     try:

@@ -17,6 +17,12 @@ POLL_STAGING: Final = 0.02
 """While a stage is pending: a rank's answer should not wait for the sidecar."""
 STAGE_LOOKS: Final = 30.0
 """Seconds after an order during which the pages are read so often."""
+MOST_RANKS: Final = 1024
+"""Local ranks of one pod. The trainer writes what is read here: no number of its pages may occupy the sidecar."""
+LAST_STEP: Final = 10**18 - 1
+"""A checkpoint's name holds no larger one."""
+MOST_PROBLEMS: Final = 200
+"""So many different ones are told in a process's life."""
 
 _RESULTS: Final = {
     pages.StageResult.NONE: None,
@@ -63,11 +69,14 @@ class RankPages:
         """Order a stage. Orders are numbered, so the same one again changes nothing."""
         if action == self._written:
             return
-        if self._control is None:
-            self._control = pages.ControlWriter(self._shm)
-        self._control.write(
-            pages.ControlPage(str(action.incarnation), order=action.order, step=action.step, slot=action.slot)
-        )
+        page = pages.ControlPage(str(action.incarnation), order=action.order, step=action.step, slot=action.slot)
+        try:
+            if self._control is None:
+                self._control = pages.ControlWriter(self._shm)
+            self._control.write(page)
+        except OSError as error:  # the core asks again
+            self._say(f"no stage can be ordered: {error}")
+            return
         self._written = action
         self._hurry_until = self._now() + STAGE_LOOKS
 
@@ -94,7 +103,7 @@ class RankPages:
 
     def _numbers(self) -> list[int]:
         try:
-            return pages.local_ranks(self._shm)
+            return [number for number in pages.local_ranks(self._shm) if number < MOST_RANKS]
         except OSError as error:
             self._say(str(error))
             return []
@@ -115,17 +124,19 @@ class RankPages:
             return None
         incarnation, step = staged.pop()
         try:
-            return CheckpointId(Incarnation.parse(incarnation), step)
+            return CheckpointId.parse(f"{step}@{incarnation}")
         except ValueError:
             return None
 
     def _say(self, problem: str) -> None:
-        if problem not in self._problems:
+        if problem not in self._problems and len(self._problems) < MOST_PROBLEMS:
             self._problems.add(problem)
             self._log.warning("page", problem=problem)
 
 
 def _seen(number: int, page: pages.RankPage, at: float) -> RankSeen:
+    if page.local_world_size > MOST_RANKS or max(page.step, page.stage_step) > LAST_STEP:
+        raise ValueError(f"rank-{number}: claims what cannot be: {page}")
     return RankSeen(
         local_rank=number,
         local_world_size=page.local_world_size,

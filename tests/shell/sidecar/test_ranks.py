@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rlguard.group.member_facts import PagesRead, SlotSeen, WriteControl
 from rlguard.messages import StageResult
 from rlguard.model import CheckpointId, Incarnation
 from rlguard.train import pages
-from rlguard_sidecar.ranks import RankPages
+from rlguard_sidecar.ranks import MOST_PROBLEMS, MOST_RANKS, RankPages
 
 NOW = 100.0
 FIRST = Incarnation(1, 1)
@@ -95,3 +96,30 @@ def test_an_order_is_written_for_the_ranks_to_read(read: RankPages, tmp_path: Pa
     read.write(WriteControl(FIRST, 4, 20, 1))
     read.write(WriteControl(FIRST, 4, 20, 1))
     assert pages.read_control(tmp_path) == pages.ControlPage("1.1", order=4, step=20, slot=1)
+
+
+def test_numbers_that_cannot_be_do_not_occupy_the_sidecar(read: RankPages, log: Log, tmp_path: Path) -> None:
+    """A page is whatever the trainer wrote: so many ranks would be looked for until the end of time."""
+    page = pages.RankPage("1.1", 0, 2, 2)
+    absurd = (replace(page, local_world_size=2**63), replace(page, step=2**62), replace(page, stage_step=2**62))
+    for local_rank, claimed in enumerate(absurd):
+        pages.RankWriter(tmp_path, local_rank, claimed)
+    assert read.read().ranks == ()
+    assert len(log.said) == 3
+
+
+def test_what_cannot_be_read_is_told_a_bounded_number_of_times(read: RankPages, log: Log, tmp_path: Path) -> None:
+    for number in range(2 * MOST_RANKS):
+        (tmp_path / f"rank-{number}").write_bytes(b"x" * pages.PAGE_BYTES)
+    assert read.read().ranks == ()
+    assert len(log.said) == MOST_PROBLEMS
+
+
+def test_an_order_that_cannot_be_written_is_told_and_written_later(read: RankPages, log: Log, tmp_path: Path) -> None:
+    order = WriteControl(FIRST, 1, 20, 0)
+    (tmp_path / "control").mkdir()
+    read.write(order)
+    assert len(log.said) == 1
+    (tmp_path / "control").rmdir()
+    read.write(order)
+    assert pages.read_control(tmp_path) == pages.ControlPage("1.1", order=1, step=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -224,6 +225,33 @@ def test_foreign_and_damaged_files_are_no_reason_to_fail(store: Store) -> None:
     assert scan.unreadable == {inc("1.2"), inc("1.4")}
     assert scan.committed == {ckpt("1@1.1")}
     assert len(scan.problems) == 4
+
+
+def test_what_is_no_plain_file_is_no_reason_to_fail_or_to_wait(store: Store) -> None:
+    started(store, "1.1")
+    committed(store, "1@1.1")
+    lineage, manifest = store.root / "lineage", store.path_of(ckpt("1@1.1")) / "rlguard.json"
+    os.mkfifo(lineage / "2.1.claim")
+    (lineage / "2.2.claim").symlink_to(lineage / "1.1.claim")
+    (lineage / "2.3.claim").mkdir()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(lineage / "2.4.claim"))
+    scan = store.scan()
+    assert set(scan.claims) == {inc("1.1")}
+    assert {inc(f"2.{number}") for number in range(1, 5)} < scan.claimed
+    assert len(scan.problems) == 4
+    manifest.unlink()
+    os.mkfifo(manifest)
+    assert isinstance(store.verify(ckpt("1@1.1"), deep=True), Broken)
+
+
+def test_a_source_that_is_no_plain_file_is_refused_without_waiting(store: Store) -> None:
+    tmp = store.begin(ckpt("1@1.1"), "pod", "t1")
+    source = store.root.parent / "source"
+    os.mkfifo(source)
+    with pytest.raises(StoreError, match="no plain file"):
+        store.put_file(tmp, "__0_0.distcp", source)
+    assert list(store.path_of_tmp(tmp).iterdir()) == []
 
 
 def test_a_root_that_is_not_there_is_told_from_an_empty_one(store: Store) -> None:
