@@ -7,6 +7,8 @@ import select
 from typing import Final
 
 TAIL_BYTES: Final = 4096
+_CHUNKS_AT_ONCE: Final = 64
+"""Then it is the launcher's other work's turn: ranks that write without pause must not keep it from its orders."""
 _CHUNK: Final = select.PIPE_BUF  # what a pipe that polls writable takes without blocking
 
 
@@ -42,7 +44,9 @@ class Stream:
 
     def pump(self) -> bool:
         """Move what can be moved now. False when the stream has ended and all of it is out."""
-        while self._flush():
+        for _ in range(_CHUNKS_AT_ONCE):
+            if not self._flush():
+                return True
             try:
                 data = os.read(self.source, _CHUNK)
             except BlockingIOError:
@@ -51,6 +55,7 @@ class Stream:
                 return False
             self._tail.add(data)
             self._pending = data
+        self._flush()
         return True
 
     @property

@@ -48,6 +48,21 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if pid not in dead]
 
 
+def has_children() -> bool:
+    """Whether this process has any child, dead ones not yet waited for included. Exact, as a walk of /proc is not."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process group in one step: not even a process that forks and ends all the time slips through."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
 def children(parent: int) -> list[int]:
     """Direct children of one process; empty when it is gone or the kernel does not tell."""
     found: list[int] = []

@@ -45,6 +45,7 @@ class Ranks:
         self.rank_pidfds: dict[int, int] = {}
         self._run = run
         self._main: int | None = None
+        self._session: int | None = None
         self._started_at = 0.0
         self._kill_at = 0.0
         self._ordered = False
@@ -75,7 +76,7 @@ class Ranks:
             self.tail.add(f"cannot start {self.command[0]!r}: {error}\n".encode())
             self.phase, self.code = "exited", _NOT_FOUND
             return
-        self._main = process.pid
+        self._main = self._session = process.pid
         # Every child is waited for in one place, by pid; Popen must not do it again when it is collected.
         process.returncode = 0
         self._take_output(process)
@@ -153,15 +154,18 @@ class Ranks:
             return 0
 
     def _sweep(self, now: float) -> None:
-        alive = processes.descendants(os.getpid())
-        if not alive:
+        # Every orphan comes to this process: while it has a child something may live that a walk of /proc missed.
+        if not processes.has_children():
             self._finish()
             return
         if now < self._kill_at:
             return
+        alive = processes.descendants(os.getpid())
         processes.send(alive, signal.SIGKILL)
+        if self._session is not None:
+            processes.kill_group(self._session)
         if now > self._kill_at + STUCK_AFTER_S:
-            self.phase, self.stuck = "stuck", sorted(alive)
+            self.phase, self.stuck = "stuck", sorted(alive or processes.children(os.getpid()))
 
     def _finish(self) -> None:
         self.phase, self.stuck = "gone" if self._ordered else "exited", []

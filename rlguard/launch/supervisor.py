@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import socket
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 STATE_EVERY_S: Final = 1.0
 _SINK_RETRY_S: Final = 0.05
 _AFTER_ERROR_S: Final = 0.5
+_INCARNATION: Final = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}")
 _HIDDEN: Final = ("RLGUARD_",)
 
 
@@ -173,6 +175,8 @@ class Supervisor:
 
     def _start(self, order: dict[str, Any], now: float) -> None:
         incarnation, extra = str(order["incarnation"]), dict(order["env"])
+        if _INCARNATION.fullmatch(incarnation) is None:  # it becomes a file's name
+            raise ValueError(f"no incarnation: {incarnation[:60]!r}")
         if self.ranks.active or incarnation == self.ranks.incarnation or self._untouched or self._may_exit:
             return
         self._idle = False

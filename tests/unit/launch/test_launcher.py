@@ -16,7 +16,7 @@ import pytest
 from fake_sidecar import REPO, FakeSidecar
 
 from rlguard.launch import processes
-from rlguard.launch.output import TAIL_BYTES
+from rlguard.launch.output import TAIL_BYTES, Stream, Tail
 from rlguard.launch.ranks import STUCK_AFTER_S, Ranks
 
 if TYPE_CHECKING:
@@ -279,6 +279,7 @@ def test_what_survives_sigkill_is_named_and_no_longer_waited_for(
     """A process in the kernel's D state, played by one whose signals get lost."""
     alive = [4242]
     monkeypatch.setattr(processes, "descendants", lambda _root: alive)
+    monkeypatch.setattr(processes, "has_children", lambda: bool(alive))
     monkeypatch.setattr(processes, "send", lambda _pids, _number: None)
     ranks = Ranks(["x"], tmp_path)
     ranks.phase = "running"
@@ -290,6 +291,49 @@ def test_what_survives_sigkill_is_named_and_no_longer_waited_for(
     alive.clear()
     ranks.tick(60.0)
     assert (ranks.phase, ranks.stuck) == ("gone", [])
+
+
+RELAY = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+if os.fork():
+    time.sleep(600)
+while True:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def test_gone_is_said_of_no_process_that_forks_faster_than_one_can_look(pod: Pod) -> None:
+    """Each one lives a moment: a walk of /proc finds the dead and misses the newborn."""
+    one = pod(RELAY)
+    one.start("3.1", None)
+    group = int(eventually(lambda: one.log.read_text().strip()))
+    try:
+        one.order({"type": "stop", "incarnation": "3.1", "grace_s": 0.1})
+        one.until("gone", seconds=10)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def test_output_without_end_lets_the_launcher_do_its_other_work() -> None:
+    """A sink that takes all at once and ranks that never pause."""
+    with open("/dev/zero", "rb") as source, open("/dev/null", "wb") as sink:  # noqa: PTH123 # devices
+        stream = Stream(source.fileno(), sink.fileno(), Tail())
+        assert stream.pump()
+        assert not stream.waits
+
+
+@pytest.mark.parametrize("name", ["3", "3.1/x", "../3.1", "3.1" * 2000, "3.1\n"])
+def test_an_incarnation_that_is_none_starts_nothing(pod: Pod, name: str) -> None:
+    one = pod("print('ran', flush=True); " + SLEEP)
+    one.start(name, None)
+    one.start("3.1", None)
+    assert one.until("running")["incarnation"] == "3.1"
 
 
 def test_wrong_usage_is_said() -> None:
