@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from kit import Cluster, Job, create_namespace, delete_namespace, eventually, install
+from kit import Cluster, install, namespace_for, start
 
 from rlguard_chaos import lab as labs
 from rlguard_chaos.lab import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from kit import Job
 
 NODES = 3
 
@@ -47,25 +48,11 @@ def guarded_cluster(machine: None) -> Cluster:  # noqa: ARG001  # a fixture asks
 @pytest.fixture
 def namespace(guarded_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own with the shared volume in it; jobs and checkpoints go with it."""
-    name = f"t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:6]}"
-    delete_namespace(guarded_cluster, name)
-    eventually(lambda: guarded_cluster.call("get", "namespace", name).returncode)
-    create_namespace(guarded_cluster, name)
-    yield name
-    delete_namespace(guarded_cluster, name)
+    with namespace_for(guarded_cluster, request.node.nodeid) as name:
+        yield name
 
 
 @pytest.fixture
 def apply(guarded_cluster: Cluster, namespace: str) -> Callable[..., Job]:
-    """Create a job, and first its Guard if a spec is given."""
-
-    def apply(manifest: dict[str, Any], guard: dict[str, Any] | None = None) -> Job:
-        name = manifest["metadata"]["name"]
-        job = Job(guarded_cluster, namespace, name)
-        if guard is not None:
-            head = {"apiVersion": "rlguard.io/v1alpha1", "kind": "Guard", "metadata": {"name": name}}
-            job.kubectl("apply", "-f", "-", stdin=json.dumps({**head, "spec": guard}))
-        job.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-        return job
-
-    return apply
+    """Create a job in the test's namespace, and first its Guard if a spec is given."""
+    return functools.partial(start, guarded_cluster, namespace)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -13,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rlguard_chaos.faults import KILL_RANK, KILL_SIDECAR
-from rlguard_chaos.lab import control, layout
+from rlguard_chaos.lab import control, layout, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rlguard_chaos.lab import Lab
 
@@ -108,6 +112,13 @@ class Job:
         group: dict[str, Any] = groups[0]
         return group
 
+    def story(self) -> str:
+        """What a failed wait shows."""
+        group = self.group()
+        told = {name: group.get(name) for name in ("phase", "why", "generation", "attempt", "step", "newest")}
+        incidents = [(item["fault"], item["decision"], item["detail"]) for item in group.get("incidents", [])]
+        return f"{told}, {incidents}"
+
     def condition(self, kind: str) -> dict[str, Any]:
         """A condition of the Guard; empty while it is not there."""
         conditions = self.guard().get("status", {}).get("conditions", [])
@@ -126,6 +137,16 @@ class Job:
         """SIGKILL a training process."""
         assert "killed rank process" in self.run(pod, KILL_RANK)
 
+    def kill_rank_unasked(self, node: str) -> int:
+        """SIGKILL a training process from outside the cluster, no API server needed; its step is not known."""
+        mine = f".{self.namespace}".encode()
+        for pid in sorted(processes.members(node)):
+            environment = _environment(pid)
+            if b"LOCAL_RANK" in environment and environment.get(b"LWS_LEADER_ADDRESS", b"").endswith(mine):
+                os.kill(pid, signal.SIGKILL)
+                return pid
+        raise AssertionError(f"no training process of {self.name} on {node}")
+
     def kill_sidecar(self, pod: str) -> None:
         """SIGKILL the sidecar's process."""
         assert "killed sidecar process" in self.run(pod, KILL_SIDECAR, "rlguard-sidecar")
@@ -138,13 +159,21 @@ class Job:
             late = (group.get("generation", 0), group.get("attempt", 0)) >= (generation, attempt)
             return group if late and group.get("phase") == "Running" else None
 
-        group: dict[str, Any] = eventually(look, limit_s, self.group)
+        group: dict[str, Any] = eventually(look, limit_s, self.story)
         return group
 
     def lineage(self) -> list[dict[str, Any]]:
         """All records, oldest first."""
         records = [json.loads(path.read_text()) for path in (self.root / "lineage").glob("*.json")]
         return sorted(records, key=lambda record: [int(part) for part in record["incarnation"].split(".")])
+
+
+def _environment(pid: int) -> dict[bytes, bytes]:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (entry.partition(b"=") for entry in entries)}
 
 
 def steps_of(log: Path) -> list[dict[str, Any]]:
@@ -160,10 +189,27 @@ def clear_shared(*names: str) -> None:
         shutil.rmtree(layout.SHARED_FOLDER / name, ignore_errors=True)
 
 
-def create_namespace(cluster: Cluster, name: str) -> None:
-    """A namespace with the shared volume in it."""
+@contextlib.contextmanager
+def namespace_for(cluster: Cluster, what: str) -> Iterator[str]:
+    """A namespace of `what`'s own with the shared volume in it; jobs and checkpoints go with it."""
+    name = f"t{hashlib.sha256(what.encode()).hexdigest()[:6]}"
+    delete_namespace(cluster, name)
+    eventually(lambda: cluster.call("get", "namespace", name).returncode)
     cluster.kubectl("create", "namespace", name)
     control.create_shared_volume(name)
+    yield name
+    delete_namespace(cluster, name)
+
+
+def start(cluster: Cluster, namespace: str, manifest: dict[str, Any], guard: dict[str, Any] | None = None) -> Job:
+    """Create a job, and first its Guard if a spec is given."""
+    name = manifest["metadata"]["name"]
+    job = Job(cluster, namespace, name)
+    if guard is not None:
+        head = {"apiVersion": "rlguard.io/v1alpha1", "kind": "Guard", "metadata": {"name": name}}
+        job.kubectl("apply", "-f", "-", stdin=json.dumps({**head, "spec": guard}))
+    job.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    return job
 
 
 def delete_namespace(cluster: Cluster, name: str) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOUNT = Path("/sys/fs/cgroup")
 CONTROL_PLANE = "control-plane"
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids", "hugetlb")
+SHARES = {"cpu.shares": "20480", "cpu.weight": "1000"}
+"""Files of cgroup v1 and v2, and what is written there: a lab is several machines, but a cgroup with the default share
+counts as one single process beside whatever else this machine runs, and its pods starve."""
 DEATH_LIMIT_S = 15.0
 BURIAL_LIMIT_S = 5.0
 JOIN = 'echo 0 > "$1/cgroup.procs" && shift && exec setsid --fork "$@"'
@@ -193,6 +196,10 @@ def create_groups(owner: str) -> None:
         for controller, folder in itertools.product(CONTROLLERS, (MOUNT, MOUNT / layout.CGROUP)):
             with contextlib.suppress(OSError):  # not every kernel has every one; the kubelet names what it misses
                 (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+    for root, (file, value) in itertools.product(_roots(), SHARES.items()):
+        share = root / layout.CGROUP / file
+        if share.exists():
+            share.write_text(value)
 
 
 def inside(node: str, *command: str | Path, stdin: str | None = None) -> str:
