@@ -37,7 +37,7 @@ def job(apply: Callable[..., Job]) -> Job:
     """The job, running, with a save on disk."""
     clear_shared("tke")
     job = apply(yaml.safe_load((EXAMPLES / "tke" / "job.yaml").read_text()))
-    eventually(saves, 120, job.guard)
+    eventually(saves, 120, job.story)
     job.running()
     return job
 
@@ -66,7 +66,7 @@ def test_a_stock_job_recovers_in_place_from_a_killed_rank_and_keeps_its_argument
     assert (incident["fault"], incident["decision"]) == ("rank-exited", "in-place")
     assert {tuple(line["argv"]) for line in steps_of(LOGS / "steps-rank0.jsonl")} == {tuple(LEADER_ARGUMENTS)}
     assert {tuple(line["argv"]) for line in steps_of(LOGS / "steps-rank1.jsonl")} == {(SCRIPT,)}
-    assert eventually(lambda: job.condition("Fenced").get("status") == "False", 60, job.guard)
+    assert eventually(lambda: job.condition("Fenced").get("status") == "False", 60, job.story)
     assert job.condition("Guarded")["status"] == "True"
 
 
