@@ -261,9 +261,9 @@ class Cluster:
             taken = {other.pod.node for other in self.pods.values()}
             free = [n for n, node in self.nodes.items() if node.alive and n not in taken and n not in toy.pod.avoid]
             pod = (
-                replace(toy.pod, node=free[0], unschedulable=False, phase="Running")
+                replace(toy.pod, node=free[0], unschedulable=False, phase="Running", waits="")
                 if free
-                else replace(toy.pod, unschedulable=True)
+                else replace(toy.pod, unschedulable=True, waits="no node is free")
             )
             if pod != toy.pod:
                 toy.pod, toy.since = pod, self.now

@@ -20,6 +20,8 @@ LWS: Final = "leaderworkerset.sigs.k8s.io"
 LWS_API: Final = "leaderworkerset.x-k8s.io/v1"
 GUARD_API: Final = "rlguard.io/v1alpha1"
 ENABLED: Final = "enabled"
+ORDINARY_WAITS: Final = ("ContainerCreating", "PodInitializing")
+WAITS_LENGTH: Final = 300
 
 
 def guard_path(key: JobKey) -> str:
@@ -79,7 +81,21 @@ def pod_of(thing: Json) -> Pod | None:
         injected=INJECTED in notes,
         avoid=tuple(node for node in notes.get(AVOID, "").split(",") if node),
         refused=UNGUARDED in notes,
+        waits=_waits(status),
     )
+
+
+def _waits(status: Mapping[str, Any]) -> str:
+    """What the scheduler says of a pod that has no node, else the first container that cannot be started."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")[:WAITS_LENGTH]
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, *ORDINARY_WAITS):
+            said = f"{container.get('name')}: {waiting['reason']}: {waiting.get('message', '')}"
+            return said[:WAITS_LENGTH]
+    return ""
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> tuple[str, str]:

@@ -53,7 +53,7 @@ class Job:
 class Pod:
     """A pod of a guarded group. `node` is empty until scheduled; `avoid` is the avoid list as of its creation.
 
-    `refused`: the injector saw it and could not guard it.
+    `refused`: the injector saw it and could not guard it. `waits`: why it does not run yet, in Kubernetes' words.
     """
 
     key: GroupKey
@@ -67,6 +67,7 @@ class Pod:
     injected: bool
     avoid: tuple[str, ...]
     refused: bool = False
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _absorb(context: Context, stored: GroupStatus) -> GroupStatus:
         attempt=max(stored.attempt, last.incarnation.attempt),
         newest=last.newest if last.newest is not None else stored.newest,
         step=last.step if last.step is not None else stored.step,
-        fenced=last.fenced,
+        fenced=known_fenced(stored, last),
         incidents=merged(context, stored, last, fresh=fresh is not None),
     )
     if stored.phase in (*OVER, Phase.UNGUARDED):
@@ -57,6 +57,11 @@ def _absorb(context: Context, stored: GroupStatus) -> GroupStatus:
     if fresh is None:
         return replace(group, why=f"the leader's sidecar is silent: {_proof(context)}")
     return replace(group, phase=fresh.phase, why=fresh.why)
+
+
+def known_fenced(stored: GroupStatus, last: GroupReport) -> bool | None:
+    """Until its ranks run nobody knows whether a job has the training hook."""
+    return last.fenced if last.fenced or last.phase is Phase.RUNNING else stored.fenced
 
 
 def _last_words(context: Context, stored: GroupStatus) -> GroupReport | None:

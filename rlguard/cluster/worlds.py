@@ -50,7 +50,13 @@ def _first(context: Context, stored: GroupStatus) -> GroupStatus | None:
         why = f"pod {mute[0].name} runs on {mute[0].node} but its sidecar is not heard: see the log of rlguard-sidecar"
         return replace(stored, phase=Phase.BLOCKED, why=why)
     missing = sorted(set(range(size)) - set(usable))
-    return replace(stored, phase=Phase.PENDING, why=f"waiting for members {_listed(missing)}")
+    why = f"waiting for members {_listed(missing)}{_what_they_wait_for(context, missing)}"
+    return replace(stored, phase=Phase.PENDING, why=why)
+
+
+def _what_they_wait_for(context: Context, missing: list[int]) -> str:
+    pods = [context.members[index].pod for index in missing if index in context.members]
+    return next((f"; {pod.name} waits: {pod.waits}" for pod in pods if pod.waits), "")
 
 
 def _listed(indexes: list[int]) -> str:

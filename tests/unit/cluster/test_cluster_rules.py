@@ -11,6 +11,7 @@ from rlguard.cluster.actions import DeletePod, TellGrant, WriteStatus
 from rlguard.cluster.context import Clock
 from rlguard.cluster.decide import decide
 from rlguard.cluster.facts import Seen
+from rlguard.cluster.group import known_fenced
 from rlguard.cluster.silence import Proof, proof_of_loss
 from rlguard.cluster.status import GuardStatus, parse_status, status_to_json
 from rlguard.cluster.view import View
@@ -249,3 +250,21 @@ def test_a_status_survives_its_trip_through_json() -> None:
 @pytest.mark.parametrize("garbage", [None, 7, "x", {"groups": 3, "avoid": [1], "phase": "?"}, {"groups": [{}, None]}])
 def test_a_status_that_makes_no_sense_reads_as_an_empty_one(garbage: object) -> None:
     assert parse_status(garbage) == GuardStatus()
+
+
+def test_a_group_that_waits_for_members_says_in_kubernetes_words_what_they_wait_for() -> None:
+    cluster = Cluster(node_names=("a",))
+    cluster.run(5)
+    assert cluster.group.phase is Phase.PENDING
+    assert cluster.group.why == "waiting for members 1; job-0-1 waits: no node is free"
+
+
+def test_whether_a_job_is_fenced_is_unknown_until_its_ranks_run() -> None:
+    cluster = Cluster().running()
+    said = cluster.coordinate(next(toy for toy in cluster.pods.values() if toy.pod.index == 0))
+    assert said is not None
+    unhooked = replace(said, fenced=False)
+    nothing_known = replace(cluster.group, fenced=None)
+    assert known_fenced(nothing_known, replace(unhooked, phase=Phase.STARTING)) is None
+    assert known_fenced(nothing_known, unhooked) is False
+    assert known_fenced(cluster.group, replace(unhooked, phase=Phase.STARTING)) is True

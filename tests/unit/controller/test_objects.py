@@ -63,6 +63,18 @@ def test_only_a_pod_that_the_scheduler_refuses_is_unschedulable() -> None:
     assert not held.unschedulable
 
 
+def test_a_pod_that_does_not_run_says_why_in_kubernetes_words() -> None:
+    waiting, failing, starting = pod(), pod(), pod()
+    said = 'persistentvolumeclaim "forgotten" not found'
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    waiting["status"]["conditions"] = [unscheduled]
+    pull = {"reason": "ErrImagePull", "message": "not found"}
+    failing["status"]["containerStatuses"] = [{"name": "trainer", "state": {"waiting": pull}}]
+    starting["status"]["containerStatuses"] = [{"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    waits = [found.waits for thing in (waiting, failing, starting) if (found := pod_of(thing)) is not None]
+    assert waits == [said, "trainer: ErrImagePull: not found", ""]
+
+
 @pytest.mark.parametrize(
     ("policy", "isolated"), [("None", True), ("Default", True), ("RecreateGroupOnPodRestart", False)]
 )
