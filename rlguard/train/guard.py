@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rlguard.train import pages, slot
 from rlguard.train.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+_LAST_STEP: Final = 10**18 - 1
+"""A checkpoint's name holds no larger one."""
 _LINES: Final = 20
 """A fault that comes with every step must not fill the log."""
 
@@ -23,8 +27,11 @@ class Guard:
 
     Build it after the process group and the wrapped model, the same on every rank; then `step = guard.resume()`,
     `guard.step(step)` after each finished step, `guard.close()` at the end. Steps count finished ones: 0 before the
-    first. Raises TypeError for a part that cannot be kept.
+    first. Raises TypeError for a part that cannot be kept. One Guard per process keeps all parts: a second one takes
+    the place of the first and says so. A forked child's copy does nothing.
     """
+
+    _newest: ClassVar[weakref.WeakMethod[Callable[[slot.Seat | None], None]] | None] = None
 
     def __init__(self, parts: dict[str, Any], environment: Mapping[str, str] | None = None) -> None:
         self._environment = os.environ if environment is None else environment
@@ -42,6 +49,8 @@ class Guard:
             self._writer = pages.RankWriter(self._seat.shm, self._seat.local_rank, _first_page(self._seat))
         except OSError as error:
             self._say(f"no page in {self._seat.shm}, so no heartbeat and no staging: {error}")
+            return
+        self._replace_older()
 
     @property
     def finished(self) -> bool:
@@ -77,22 +86,53 @@ class Guard:
         sys.exit(f"rlguard: cannot resume from {order['checkpoint']}: {'; '.join(failures) or 'no place was named'}")
 
     def step(self, step: int, *, nan: bool = False) -> None:
-        """Say that `step` is finished, and stage it if it is the one asked for. `nan`: its loss was no number."""
-        writer = self._writer
+        """Say that `step` is finished, and stage it if it is the one asked for. `nan`: its loss was no number.
+
+        Raises TypeError or ValueError for a step that is no whole number from 0.
+        """
+        step = operator.index(step)
+        if not 0 <= step <= _LAST_STEP:
+            raise ValueError(f"Guard.step: {step} is no count of finished steps")
+        writer = self._own_writer()
         if writer is None:
             return
         now = pages.boottime_ns()
         writer.beat(step, now)
         if nan:
             writer.update(nan=True)
-        if self._peek.order(now) != self._answered:
+        try:
+            asked = self._peek.order(now)
+        except OSError as error:
+            self._say(f"cannot look at the sidecar's page: {error}")
+            return
+        if asked != self._answered:
             self._answer(writer, step)
 
     def close(self) -> None:
         """Say that training is finished."""
         self._finished = True
+        writer = self._own_writer()
+        if writer is not None:
+            writer.update(finished=True)
+            self._let_go()
+
+    def _own_writer(self) -> pages.RankWriter | None:
+        """The page has one writer: not also a child that was forked with a copy of this object."""
+        return self._writer if self._writer is not None and self._writer.page.pid == os.getpid() else None
+
+    def _replace_older(self) -> None:
+        give_way = Guard._newest() if Guard._newest is not None else None
+        Guard._newest = weakref.WeakMethod(self._give_way)
+        if give_way is not None:
+            give_way(self._seat)
+
+    def _give_way(self, seat: slot.Seat | None) -> None:
+        if self._seat == seat and self._own_writer() is not None:
+            self._say("a second Guard in this process: the first keeps nothing any more; give all parts to one Guard")
+            self._let_go()
+
+    def _let_go(self) -> None:
         if self._writer is not None:
-            self._writer.update(finished=True)
             self._writer.close()
             self._writer = None
 
@@ -135,8 +175,9 @@ class Guard:
         where = f"memory slot {place}" if isinstance(place, int) else place
         started = f"; started fresh, as this rank is new: {', '.join(fresh)}" if fresh else ""
         self._say(f"resumed {step}@{incarnation} from {where}{started}")
-        if self._writer is not None:
-            self._writer.update(step=step)
+        writer = self._own_writer()
+        if writer is not None:
+            writer.update(step=step)
 
     def _say(self, line: str) -> None:
         if self._lines > 0:
@@ -145,13 +186,28 @@ class Guard:
             print(f"rlguard: rank {rank}: {line[:500]}", file=sys.stderr, flush=True)  # noqa: T201 # the user's log
 
 
+_PLACE: Final = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+_DIGITS: Final = 9
+
+
 def _seat(environment: Mapping[str, str]) -> slot.Seat | None:
     shm, incarnation = environment.get("RLGUARD_SHM"), environment.get("RLGUARD_INCARNATION")
     if not shm or not incarnation or not Path(shm).is_dir():
         return None
-    rank, world = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
-    local, local_world = int(environment.get("LOCAL_RANK", "0")), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    try:
+        rank, world, local, local_world = (_number(environment, name, default) for name, default in _PLACE)
+        pages.parse_incarnation(incarnation)
+    except ValueError as error:
+        print(f"rlguard: no heartbeat and no staging: {error}", file=sys.stderr, flush=True)  # noqa: T201 # the user's log
+        return None
     return slot.Seat(Path(shm), incarnation, rank, world, local, local_world)
+
+
+def _number(environment: Mapping[str, str], name: str, default: str) -> int:
+    text = environment.get(name, default)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise ValueError(f"{name} is {text[:60]!r}, no number that torchrun sets")
+    return int(text)
 
 
 def _first_page(seat: slot.Seat) -> pages.RankPage:

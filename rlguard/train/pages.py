@@ -207,7 +207,7 @@ class ControlWriter:
 
     def write(self, page: ControlPage) -> None:
         """Publish an order."""
-        body = _CONTROL.body.pack(*_words(page.incarnation), page.order, page.step, page.slot)
+        body = _CONTROL.body.pack(*parse_incarnation(page.incarnation), page.order, page.step, page.slot)
         self._mark(self._sequence + 1)
         os.pwrite(self._descriptor, body.ljust(PAGE_BYTES - _BODY_AT, b"\0"), _BODY_AT)
         self._sequence += 2
@@ -236,7 +236,7 @@ class RankWriter(PageWriter):
         self.put(
             page.step,
             page.heartbeat_ns,
-            *_words(page.incarnation),
+            *parse_incarnation(page.incarnation),
             page.rank,
             page.world_size,
             page.local_world_size,
@@ -304,7 +304,7 @@ class HeaderWriter(PageWriter):
 
     def write(self, header: SlotHeader) -> None:
         """Publish the header."""
-        self.put(*_words(header.incarnation), header.step, header.sequence, header.dirty)
+        self.put(*parse_incarnation(header.incarnation), header.step, header.sequence, header.dirty)
 
 
 def read_control(shm: Path) -> ControlPage | None:
@@ -380,8 +380,11 @@ def _is_plain(file: SlotFile) -> bool:
     return plain and not set("/\0") & set(name) and type(size) is int and size >= 0 and isinstance(shared, bool)
 
 
-def _words(incarnation: str) -> tuple[int, int]:
+def parse_incarnation(incarnation: str) -> tuple[int, int]:
+    """Return generation and attempt of `"3.2"`. Raises ValueError for anything else."""
     generation, _, attempt = incarnation.partition(".")
+    if not (generation.isdecimal() and attempt.isdecimal()):
+        raise ValueError(f"no incarnation: {incarnation[:60]!r}")
     return int(generation), int(attempt)
 
 
