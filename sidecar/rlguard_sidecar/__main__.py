@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from rlguard.errors import BadConfigError
 from rlguard.io.log import configure
-from rlguard_sidecar.settings import Settings, read_settings
+from rlguard.io.process import Run, run_process
+from rlguard_sidecar.settings import read_settings
 from rlguard_sidecar.sidecar import Sidecar
 
 
-def main() -> int:
-    """Run until told to end. 2: a setting is wrong; 1: a bug, told with its trace."""
-    try:
-        settings = read_settings(os.environ)
-    except BadConfigError as error:
-        sys.stderr.write(f"rlguard: {error}\n")
-        return 2
+def begin(environment: Mapping[str, str]) -> tuple[Run, Any]:
+    """The sidecar with the settings of the environment, and its log. Raises BadConfigError."""
+    settings = read_settings(environment)
     log = configure("sidecar", pod=settings.member.pod, uid=settings.member.uid)
-    try:
-        asyncio.run(_serve(settings, log))
-    except Exception:
-        log.exception("a bug ended this process; it is started again")
-        return 1
-    return 0
-
-
-async def _serve(settings: Settings, log: object) -> None:
-    running = asyncio.create_task(Sidecar(settings, log).run(), name="sidecar")
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    return lambda: Sidecar(settings, log).run(), log
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process(begin))
