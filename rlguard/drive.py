@@ -1,6 +1,6 @@
 """The one loop that joins a pure core to the world: wait, fold, decide, perform.
 
-A core is two functions: `fold(view, fact)` and `decide(view, policy, now)`. The shell tells facts; the loop asks for
+A core is two functions: `fold(view, fact)` and `decide(view, now)`. The shell tells facts; the loop asks for
 a decision after each fact and at the moment the last decision asked for. What an action led to comes back as a fact.
 """
 
@@ -61,7 +61,6 @@ class Driver(Generic[V, F]):
     async def _wait(self, wake_at: float | None) -> None:
         patience = IDLE_WAIT if wake_at is None else min(IDLE_WAIT, max(LEAST_WAIT, wake_at - self._now()))
         try:
-            # Not wait_for: on Python 3.11 it swallows a cancellation that arrives together with the fact.
             async with asyncio.timeout(patience):
                 fact = await self._facts.get()
         except TimeoutError:

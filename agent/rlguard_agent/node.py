@@ -7,6 +7,7 @@ Plain HTTP calls: the only two requests needed here do not justify kubernetes_as
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import Callable, Mapping
@@ -187,10 +188,9 @@ class ConditionWriter:
         return wanted if wanted != self._written or now - self._written_at >= HEARTBEAT else None
 
     async def _wait(self) -> None:
-        try:
-            await asyncio.wait_for(self._changed.wait(), DOUBT)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DOUBT):
+                await self._changed.wait()
 
     async def _write(self, condition: Condition) -> bool:
         changed = self._written is None or self._written.status != condition.status

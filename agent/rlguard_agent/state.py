@@ -52,7 +52,8 @@ class Keeper:
         """Write for ever, one write at a time."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), EVERY)
+                async with asyncio.timeout(EVERY):
+                    await self._urgent.wait()
             self._urgent.clear()
             if self._newest is not None and self._newest != self._kept:
                 await self._write(self._newest)

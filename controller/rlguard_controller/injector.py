@@ -128,7 +128,8 @@ class Injector:
 
 async def _try(lookup: Awaitable[T]) -> T | None:
     try:
-        return await asyncio.wait_for(lookup, LOOKUP_SECONDS)
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            return await lookup
     except (OSError, TimeoutError, RlguardError) as error:
         _LOG.warning("a look-up for the injector failed", error=repr(error)[:200])
         return None

@@ -97,7 +97,8 @@ class Issuer:
         token = _token(request)
         body = await _body(request)
         try:
-            status = await asyncio.wait_for(self._review(token), REVIEW_SECONDS)
+            async with asyncio.timeout(REVIEW_SECONDS):
+                status = await self._review(token)
         except (OSError, TimeoutError, RlguardError) as error:
             _LOG.warning("a token could not be reviewed", error=repr(error)[:200])
             return _error(503, "the API server did not review the token; try again", {"Retry-After": "1"})

@@ -50,7 +50,8 @@ class Outbox:
         if self._text != seen:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     @property
     def text(self) -> str | None:
@@ -156,7 +157,7 @@ async def converse(
     sender = asyncio.create_task(_send(socket, outbox), name="link-sender")
     try:
         while still_wanted():
-            async with asyncio.timeout(SUSPECT):  # not wait_for, which may swallow a cancellation (Python 3.11)
+            async with asyncio.timeout(SUSPECT):
                 frame = await socket.receive()
             if frame.type is not aiohttp.WSMsgType.TEXT:
                 return
@@ -168,13 +169,15 @@ async def converse(
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
         with contextlib.suppress(TimeoutError, OSError):
-            await asyncio.wait_for(socket.close(), 1.0)
+            async with asyncio.timeout(1.0):
+                await socket.close()
 
 
 async def _send(socket: Socket, outbox: Outbox) -> None:
     while not socket.closed:
         text = outbox.text
-        await asyncio.wait_for(socket.send_str(text or NOTHING), SUSPECT)
+        async with asyncio.timeout(SUSPECT):
+            await socket.send_str(text or NOTHING)
         await outbox.wait(text, HEARTBEAT)
 
 

@@ -39,7 +39,6 @@ class LauncherServer:
         self._on_lost = on_lost
         self._launcher: asyncio.StreamWriter | None = None
         self._order: bytes | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
         """Serve for ever; repeat the newest order once a heartbeat."""
@@ -85,7 +84,8 @@ class LauncherServer:
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         garbage = 0
         while garbage < GARBAGE_LIMIT:
-            line = await asyncio.wait_for(reader.readline(), SUSPECT)
+            async with asyncio.timeout(SUSPECT):
+                line = await reader.readline()
             if not line or (self._launcher is not None and self._launcher is not writer):
                 return
             try:

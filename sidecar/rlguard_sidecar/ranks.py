@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -56,10 +57,9 @@ class RankPages:
             self._tell(self.read())
             self._wake.clear()
             pause = POLL_STAGING if self._now() < self._hurry_until else POLL
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     def look(self) -> None:
         """Read at once instead of at the next poll."""
