@@ -22,6 +22,8 @@ MOST_LINES: Final = 450
 DATA: Final = (".lock", ".sum", ".mod", ".json", ".yaml", ".md", ".jsonl")
 """Files whose length is not ours to choose, or that are read from top to bottom."""
 USERS_IMAGE: Final = ("rlguard/launch", "rlguard/train")
+FIRST_RULES: Final = ("C1", "C2", "C3", "C5", "C6", "C8", "M1", "M2", "A1", "A2", "A3", "A4", "A5", "A6", "A9")
+"""The rules of the protocol that nothing may run without."""
 DURATIONS: Final = frozenset(
     {
         "MemberReport.heartbeat_age",
@@ -97,6 +99,12 @@ def test_what_runs_in_the_users_image_is_python_310(path: Path) -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert not names & {"StrEnum", "Self", "UTC", "assert_never", "Never", "reveal_type"}, "came with Python 3.11"
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "ExceptionGroup"]
+
+
+@pytest.mark.parametrize("rule", FIRST_RULES)
+def test_each_rule_of_the_protocol_has_a_test_by_its_name(rule: str) -> None:
+    named = re.compile(rf"^(?:async )?def test_{rule.lower()}_", re.MULTILINE)
+    assert [path for path in sources("tests/") if named.search((ROOT / path).read_text())] != []
 
 
 def test_a6_every_moment_in_a_message_is_told_as_a_duration() -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,18 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Wait until something is so; the limit only ends a broken test."""
-
-    async def wait(true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not true():  # noqa: ASYNC110 - what is waited for is told by another process
-                await asyncio.sleep(0.02)
-
-    return wait
 
 
 class KernelLog:

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from waiting import until
 
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
@@ -57,7 +58,7 @@ async def linked(world: Any) -> AsyncIterator[Sidecar]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_kernel_line_reaches_the_sidecar_and_the_node_as_a_fault(world: Any, until: Any) -> None:
+async def test_a_kernel_line_reaches_the_sidecar_and_the_node_as_a_fault(world: Any) -> None:
     await world.start()
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
@@ -72,7 +73,7 @@ async def test_a_kernel_line_reaches_the_sidecar_and_the_node_as_a_fault(world: 
     assert set(world.tokens) == {"Bearer a-token"}
 
 
-async def test_a_killed_agent_forgets_nothing_and_tells_nothing_twice(world: Any, until: Any) -> None:
+async def test_a_killed_agent_forgets_nothing_and_tells_nothing_twice(world: Any) -> None:
     world.kernel.write(XID)
     await world.start()
     async with linked(world) as sidecar:
@@ -87,7 +88,7 @@ async def test_a_killed_agent_forgets_nothing_and_tells_nothing_twice(world: Any
     assert all(report.verdict is not Verdict.HEALTHY for report in sidecar.reports if report.notices)
 
 
-async def test_after_another_boot_the_old_faults_are_gone(world: Any, until: Any) -> None:
+async def test_after_another_boot_the_old_faults_are_gone(world: Any) -> None:
     world.kernel.write(XID)
     await world.start()
     async with linked(world) as sidecar:
@@ -103,7 +104,7 @@ async def test_after_another_boot_the_old_faults_are_gone(world: Any, until: Any
     assert not any(report.notices for report in sidecar.reports)
 
 
-async def test_a_spot_notice_reaches_the_sidecar_with_its_deadline_and_is_acknowledged(world: Any, until: Any) -> None:
+async def test_a_spot_notice_reaches_the_sidecar_with_its_deadline_and_is_acknowledged(world: Any) -> None:
     await world.start()
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
@@ -130,7 +131,7 @@ async def metrics(world: Any) -> bytes:
         return await response.read()
 
 
-async def test_an_overrun_of_the_kernel_log_is_not_passed_over(world: Any, until: Any) -> None:
+async def test_an_overrun_of_the_kernel_log_is_not_passed_over(world: Any) -> None:
     world.kernel.write("first")
     await world.start()
     async with linked(world) as sidecar:
@@ -142,7 +143,7 @@ async def test_an_overrun_of_the_kernel_log_is_not_passed_over(world: Any, until
         await until(lambda: sidecar.verdict() is Verdict.LOST)
 
 
-async def test_what_others_write_onto_the_node_is_told(world: Any, until: Any) -> None:
+async def test_what_others_write_onto_the_node_is_told(world: Any) -> None:
     await world.start()
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY and len(world.watchers) > 0)
@@ -152,7 +153,7 @@ async def test_what_others_write_onto_the_node_is_told(world: Any, until: Any) -
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY and sidecar.codes() == ["node-cordoned"])
 
 
-async def test_without_cloud_and_api_server_a_fault_is_still_told(world: Any, until: Any) -> None:
+async def test_without_cloud_and_api_server_a_fault_is_still_told(world: Any) -> None:
     await world.start(RLGUARD_AGENT_METADATA="http://127.0.0.1:1", RLGUARD_AGENT_API="http://127.0.0.1:1")
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.UNKNOWN)
@@ -163,7 +164,7 @@ async def test_without_cloud_and_api_server_a_fault_is_still_told(world: Any, un
         await until(lambda: sidecar.verdict() is Verdict.LOST)
 
 
-async def test_a_state_folder_that_cannot_be_written_costs_nothing_else(world: Any, until: Any) -> None:
+async def test_a_state_folder_that_cannot_be_written_costs_nothing_else(world: Any) -> None:
     (world.folder / "file").write_text("")
     await world.start(RLGUARD_AGENT_STATE=str(world.folder / "file" / "state"))
     async with linked(world) as sidecar:
@@ -171,7 +172,7 @@ async def test_a_state_folder_that_cannot_be_written_costs_nothing_else(world: A
         await until(lambda: sidecar.verdict() is Verdict.LOST)
 
 
-async def test_who_has_no_pod_s_certificate_is_told_nothing(world: Any, until: Any) -> None:
+async def test_who_has_no_pod_s_certificate_is_told_nothing(world: Any) -> None:
     await world.start()
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY)

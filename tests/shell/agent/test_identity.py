@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from waiting import until
 
 from rlguard.errors import BadWireError, TransientError
 from rlguard.io import identity
@@ -140,10 +141,8 @@ async def test_a_controller_that_comes_late_is_waited_for(token: Path, monkeypat
     monkeypatch.setattr(identity, "PAUSE_MOST", 0.01)
     fake, holder = Fake(CONTROLLER), CredentialsHolder()
     task = asyncio.create_task(keep_credentials(lambda: fake.address, token, fake.authority.pem, holder))
-    await asyncio.sleep(0.1)
-    problem = holder.problem
-    assert problem is not None
-    assert "not known yet" in problem
+    await until(lambda: holder.problem is not None)
+    assert "not known yet" in str(holder.problem)
     async with fake.serving():
         await holder.there()
     assert holder.current is not None

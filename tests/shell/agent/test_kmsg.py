@@ -10,6 +10,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from rlguard.health.assess import CannotLook, Fact, Source, View, fold
 from rlguard.health.catalogue import builtin
@@ -90,6 +91,5 @@ async def test_a_reader_that_goes_on_from_a_position_sees_only_what_is_new(tmp_p
 async def test_a_log_that_cannot_be_opened_is_told_with_what_to_do(place: str) -> None:
     facts: list[Fact] = []
     async with following(place, facts):
-        await asyncio.sleep(0.1)
-    assert facts
+        await until(lambda: facts)
     assert all(isinstance(fact, CannotLook) and "privileged" in fact.reason for fact in facts)

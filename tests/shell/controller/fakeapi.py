@@ -16,12 +16,16 @@ Json = dict[str, Any]
 
 
 class FakeApi:
-    """`objects` by path. `down`: every call is answered 503. `expire`: the next watch is answered 410."""
+    """`objects` by path. `down`: every call is answered 503. `expire`: the next watch is answered 410.
+
+    `watches` counts those that were opened.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.calls: list[tuple[str, str, Any]] = []
         self.down = self.expire = False
+        self.watches = 0
         self._versions, self._uids = count(1), count(1)
         self._history: list[tuple[int, str, str, Json]] = []
         self._changed = asyncio.Event()
@@ -102,6 +106,7 @@ class FakeApi:
             return _status(410, "too old")
         response = web.StreamResponse()
         await response.prepare(request)
+        self.watches += 1
         seen = int(request.query["resourceVersion"])
         while not self.down:
             changed = self._changed

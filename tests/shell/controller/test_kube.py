@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from fakeapi import FakeApi
+from waiting import until
 
 from rlguard.cluster.facts import Gone, Kind, Listed, Node, Seen
 from rlguard.io.kube import ConflictError, KubeError, NotFoundError
@@ -89,13 +90,13 @@ async def test_after_a_loss_everything_is_listed_again(api: FakeApi, kube: Clien
     try:
         assert isinstance(await listener.next(), Listed)
         if loss == "flood":
-            await asyncio.sleep(0.05)
+            await until(lambda: api.watches == 1)
             listener.dropped += 1
-        if loss == "down":
-            api.down = True
+        api.down = loss == "down"
         api.put(f"{NODES}/a", {})
-        await asyncio.sleep(0.3)
-        api.down = False
+        if loss == "down":
+            await until(lambda: log.said)
+            api.down = False
         told = await listener.next()
         while not isinstance(told, Listed) or not told.things:
             told = await listener.next()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from aiohttp import web
@@ -100,12 +99,3 @@ class FakeController:
     def leader(self) -> PodReport | None:
         """The leader pod's newest report."""
         return next((report for report in self.reports.values() if report.member.index == 0), None)
-
-
-async def until(condition: object, seconds: float = 20.0) -> None:
-    """Wait until `condition()` holds; fail with what it is about after `seconds`."""
-    assert callable(condition)
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {condition}"
-        await asyncio.sleep(0.02)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from authority import Authority
 from fakeagent import FakeAgent
-from fakecontroller import FakeController, until
+from fakecontroller import FakeController
 from pod import Pod
+from waiting import until
 
 from rlguard.messages import GroupReport
 from rlguard.model import CheckpointId, Notice, Phase, Repair, Scope, Severity

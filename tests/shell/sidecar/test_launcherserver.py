@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakecontroller import until
+from waiting import until
 
 from rlguard.errors import BadWireError
 from rlguard.group.member_facts import LauncherState

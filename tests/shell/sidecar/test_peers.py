@@ -7,11 +7,14 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import pytest
 from authority import Authority
-from fakecontroller import KEY, until
+from fakecontroller import KEY
+from waiting import until
 
+from rlguard.io import link
 from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder
 from rlguard.io.link import Dialler, Outbox, Target
@@ -102,11 +105,13 @@ async def test_a_member_is_heard_and_gets_its_order(door: Door) -> None:
         assert heard[0] == ORDER
 
 
-async def test_a_link_with_nothing_to_say_stays_open(door: Door) -> None:
+async def test_a_link_with_nothing_to_say_stays_open(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(link, "SUSPECT", 0.5)
     dialler, heard = member(door, door.authority.credentials(WORKER))
     with running(dialler.run()):
         await until(lambda: door.reports)
-        await asyncio.sleep(6.0)  # longer than a silent link lives
+        await asyncio.sleep(0.8)  # longer than a silent link lives
         assert dialler.state.opened == 1
         assert dialler.state.open
         assert heard == []
@@ -131,12 +136,28 @@ async def test_a_stranger_with_a_certificate_is_refused(door: Door, identity: st
     assert door.reports == []
 
 
-async def test_a_member_cannot_speak_for_another(door: Door) -> None:
+async def test_a_member_cannot_speak_for_another(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[bool] = []
+    original = door.roster.speaks_for
+
+    def judge(identity: str, report: MemberReport) -> bool:
+        judged.append(original(identity, report))
+        return judged[-1]
+
+    monkeypatch.setattr(door.roster, "speaks_for", judge)
     dialler, _ = member(door, door.authority.credentials(pod_identity("team", "ppo-0-2", "uid-2")))
     with running(dialler.run()):
-        await until(lambda: dialler.state.open)
-        await asyncio.sleep(0.2)
+        await until(lambda: judged)
+    assert not any(judged)
     assert door.reports == []
+
+
+async def test_a5_a_certificate_that_has_run_out_still_opens_the_door(door: Door) -> None:
+    dialler, heard = member(door, door.authority.credentials(WORKER, datetime(2001, 1, 1, tzinfo=UTC)))
+    with running(dialler.run()):
+        await until(lambda: door.reports)
+        door.roster.box("uid-1").publish(ORDER)
+        await until(lambda: heard)
 
 
 async def test_a_certificate_of_another_authority_is_refused(door: Door) -> None:
@@ -160,7 +181,7 @@ async def test_without_a_certificate_not_even_a_request_gets_through(door: Door)
     writer.close()
 
 
-async def test_a_member_hangs_up_on_one_that_is_not_its_leader(door: Door) -> None:
+async def test_a5_a_member_hangs_up_on_one_that_is_not_its_leader(door: Door) -> None:
     earlier_life = pod_identity("team", "ppo-0", "uid-of-an-earlier-life")
     dialler, _ = member(door, door.authority.credentials(WORKER), expects=earlier_life)
     with running(dialler.run()):
@@ -179,7 +200,7 @@ async def test_one_order_does_not_reach_another_member(door: Door) -> None:
     assert [order.want for order in heard if isinstance(order, Order)] == [Want.IDLE]
 
 
-async def test_a_completed_handshake_counts_as_reach_and_silence_ends_it() -> None:
+async def test_a5_a_completed_handshake_counts_as_reach_and_silence_ends_it() -> None:
     told: list[bool] = []
     bound = listen("127.0.0.1")
     where = ("127.0.0.1", bound.getsockname()[1])

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakecontroller import until
 from pod import children
+from waiting import until
 
 CHILD = """
 import os, socket, time
@@ -58,7 +58,7 @@ async def test_a_killed_process_is_started_again_on_the_same_port(
     assert supervisor.poll() is None
 
 
-async def test_between_two_processes_a_handshake_still_completes(
+async def test_a5_between_two_processes_a_handshake_still_completes(
     supervisor: subprocess.Popen[bytes], said: Path
 ) -> None:
     await until(lambda: len(lines(said)) == 1)
