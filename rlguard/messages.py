@@ -174,8 +174,9 @@ class Exclusion:
 class GroupReport:
     """Coordinator to controller, inside its pod's report.
 
-    `world` is the one of `incarnation`, or the one being started. `saved` says that whatever could be saved before the
-    world changes or the group is recreated has been. `recreate` asks for rung 4 with the reason.
+    `world` is the one of `incarnation`, or the one being started. `fenced`: the ranks load only what their order names
+    (a training hook was heard), so an old incarnation's files cannot come back (A10). `saved` says that whatever could
+    be saved before the world changes or the group is recreated has been. `recreate` asks for rung 4 with the reason.
     """
 
     incarnation: Incarnation

@@ -35,6 +35,8 @@ from rlguard.policy import HEARTBEAT, SUSPECT
 
 AWAKE_EVERY: Final = 1.0
 """Often enough, in seconds, to note that this process is awake."""
+COMMIT_TRIES: Final = 5
+"""A commit is tried so often in its own folder; then the flush is given up and begun anew."""
 
 
 def begin(own_uid: str, size: int, has_root: bool, now: float) -> View:
@@ -285,9 +287,6 @@ def _store_failed(view: View, fact: coordinator_facts.StoreFailed) -> View:
         return succeeded(replace(view, flush=None), Operation.COMMIT)
     return view
 
-
-COMMIT_TRIES: Final = 5
-"""A commit is tried so often in its own folder; then the flush is given up and begun anew."""
 
 ABSORB: Final[dict[type, Callable[[View, Any], View]]] = {
     facts.Ticked: _ticked,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.errors import BadWireError, RlguardError, StoreError
+from rlguard.io.clock import boottime
 from rlguard.io.store import Store
 from rlguard.io.storewire import OPERATIONS, error_to_json
 
@@ -50,7 +50,7 @@ class Child:
         return operation(self._store, args)
 
     def _progress(self) -> None:
-        now = time.monotonic()
+        now = boottime()
         if now - self._last >= PROGRESS_S:
             self._last = now
             self._say({"progress": True})

@@ -63,7 +63,7 @@ class Supervisor:
         return self._exit_code()
 
     def _turn(self) -> None:
-        now = time.monotonic()
+        now = _now()
         # In this order a report of dead ranks holds their last words: whoever is dead has written all of it.
         pause = min(self.ranks.tick(now), self._pump(), self._tell(now))
         self._register()
@@ -103,7 +103,7 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                self.ranks.child_ended(pid, status, time.monotonic())
+                self.ranks.child_ended(pid, status, _now())
 
     def _register(self) -> None:
         """Watch what is open now; few descriptors, so the set is made anew each time."""
@@ -122,7 +122,7 @@ class Supervisor:
 
     def _rank_ended(self, descriptor: int) -> None:
         if descriptor in self.ranks.rank_pidfds:
-            self.ranks.rank_ended(descriptor, time.monotonic())
+            self.ranks.rank_ended(descriptor, _now())
 
     def _pump(self) -> float:
         """Pass the output on; returns the seconds until the next try."""
@@ -161,7 +161,7 @@ class Supervisor:
         }
 
     def _serve_link(self) -> None:
-        now = time.monotonic()
+        now = _now()
         self._link.flush(now)
         for order in self._link.receive(now):
             self._obey(order, now)
@@ -222,3 +222,8 @@ def _say(line: str) -> None:
 
 def _nothing() -> None:
     """Readable output is moved by the loop itself."""
+
+
+def _now() -> float:
+    """Seconds by CLOCK_BOOTTIME: a grace goes on while the machine sleeps, and no clock step touches it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""PID 1 of the sidecar container: starts the real process again when it dies. Standard library only, and tiny.
+"""PID 1 of the sidecar container: starts the real process again when it dies. Tiny, on purpose.
 
 A restarted *container* would cost the group its pods, a restarted *process* costs nothing: so this one does next to
 nothing. It binds the listening socket once and hands it to each new process; between two of them the kernel still
@@ -12,8 +12,9 @@ import os
 import signal
 import socket
 import sys
-import time
 from typing import Final
+
+from rlguard.io.clock import boottime
 
 PAUSE_FIRST: Final = 0.2
 PAUSE_MOST: Final = 5.0
@@ -63,7 +64,7 @@ class Supervisor:
             self._sleep()
 
     def _start_when_due(self) -> None:
-        now = time.monotonic()
+        now = boottime()
         if now < self._start_at:
             return
         try:
@@ -75,7 +76,7 @@ class Supervisor:
 
     def _sleep(self) -> None:
         # Blocked signals are taken here and nowhere else, so none can slip in between a look and the sleep.
-        patience = 1.0 if self._child is not None else max(0.0, self._start_at - time.monotonic())
+        patience = 1.0 if self._child is not None else max(0.0, self._start_at - boottime())
         caught = signal.sigtimedwait(_SIGNALS, patience)
         if caught is not None and caught.si_signo != signal.SIGCHLD:
             self._ending = True
@@ -95,7 +96,7 @@ class Supervisor:
                 self._ended(os.waitstatus_to_exitcode(status))
 
     def _ended(self, code: int) -> None:
-        now = time.monotonic()
+        now = boottime()
         pause = PAUSE_FIRST if now - self._started_at > HEALTHY_AFTER else self._pause
         self._child, self._start_at = None, now + pause
         self._pause = min(pause * 2, PAUSE_MOST)
