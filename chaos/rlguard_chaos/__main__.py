@@ -32,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     try:
         return int(arguments.run(arguments))
-    except RlguardError as error:
+    except (RlguardError, OSError) as error:
         sys.stderr.write(f"rlguard: {error}\n")
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from rlguard.errors import BadConfigError
 from rlguard_chaos import demo
+from rlguard_chaos.experiment import Experiment
 from rlguard_chaos.faults import Hands, Job
 from rlguard_chaos.kubectl import Kubectl
 from rlguard_chaos.lab import Lab, layout
 from rlguard_chaos.narrate import Narrator
-from rlguard_chaos.run import run_experiment
+from rlguard_chaos.run import Act, run_experiment
 
 EPILOG: Final = """examples:
   rlguard chaos list                                     the experiments that come with rlguard
@@ -64,8 +65,14 @@ def _run(arguments: argparse.Namespace) -> int:
     kubectl = Kubectl(_kubectl(running), kubeconfig, arguments.namespace)
     hands = Hands(kubectl, Job(arguments.job, arguments.group), running)
     with Narrator(Console()) as narrator:
-        act = asyncio.run(run_experiment(experiment, hands, narrator))
+        act = asyncio.run(_on_a_cluster(experiment, hands, narrator))
     return 0 if act.recovered else 1
+
+
+async def _on_a_cluster(experiment: Experiment, hands: Hands, narrator: Narrator) -> Act:
+    """A watch tries again for ever: what will never work is said before it begins."""
+    await hands.kubectl.run("get", "guards.rlguard.io", hands.job.name)
+    return await run_experiment(experiment, hands, narrator)
 
 
 def _find(name: str) -> Path:

@@ -23,6 +23,8 @@ from rlguard_chaos.lab import Lab
 from rlguard_chaos.narrate import Narrator
 from rlguard_chaos.run import LOOK_EVERY, Act, GuardWatch, run_experiment, steady
 
+MOST_BYTES: Final = 1 << 20
+MOST_DEEP: Final = 20
 EXPERIMENTS: Final = Path(__file__).parent / "experiments"
 JOB: Final = "ppo"
 RANK_KILLED: Final = "rank-killed"
@@ -76,7 +78,27 @@ def experiments() -> list[Experiment]:
 
 def load(path: Path) -> Experiment:
     """Read an experiment file. Raises BadConfigError with the place of the mistake."""
-    return parse(yaml.safe_load(path.read_text()), str(path))
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1).decode()
+        if len(text) > MOST_BYTES or not _is_simple(text):
+            raise BadConfigError(
+                f"{path}: an experiment is YAML of at most {MOST_BYTES} bytes and {MOST_DEEP} levels, without aliases"
+            )
+        document = yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise BadConfigError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
+    return parse(document, str(path))
+
+
+def _is_simple(text: str) -> bool:
+    """Told before it is built: aliases and deep nesting make a small text a huge document."""
+    depth = 0
+    for event in yaml.parse(text):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEEP or isinstance(event, yaml.AliasEvent):
+            return False
+    return True
 
 
 def run_demo(console: Console, options: Options) -> int:

@@ -6,6 +6,7 @@ An experiment is a YAML file that runs the same on the lab and on any cluster: i
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +87,7 @@ def parse(document: Any, source: str) -> Experiment:
     parsed = tuple(_step(step, f"{source}: steps[{index}]") for index, step in enumerate(steps))
     measured = top.get("measured", 0)
     if not isinstance(measured, int) or not 0 <= measured < len(parsed):
-        raise BadConfigError(f"{source}: measured: {measured!r} is no step's index (0 to {len(parsed) - 1})")
+        raise BadConfigError(f"{source}: measured: {shown(measured)} is no step's index (0 to {len(parsed) - 1})")
     return Experiment(_text(top, "name", source), _text(top, "title", source), parsed, measured)
 
 
@@ -126,16 +127,21 @@ def _expectation(document: Any, at: str) -> Expectation:
         within=within,
         decision=None if decision is None else _member(Rung, decision, f"{at}.decision"),
         world=_whole(item, "world", at),
-        phase=item.get("phase"),
+        phase=_text(item, "phase", at) if "phase" in item else None,
         lost_steps=_whole(item, "lostSteps", at),
         before_deadline=bool(item.get("beforeDeadline", False)),
         keeps_committed=bool(item.get("keepsCommitted", False)),
     )
 
 
+def shown(value: Any) -> str:
+    """A value of any size in a few words."""
+    return reprlib.repr(value)[:60]
+
+
 def _mapping(document: Any, at: str) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise BadConfigError(f"{at}: expected a mapping, got {document!r:.60}")
+        raise BadConfigError(f"{at}: expected a mapping, got {shown(document)}")
     return document
 
 
@@ -157,14 +163,14 @@ def _number(item: Mapping[str, Any], name: str, at: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 86_400:  # noqa: PLR2004 - a day
-        raise BadConfigError(f"{at}.{name}: {value!r:.60} is not a number of seconds from 0 to 86400")
+        raise BadConfigError(f"{at}.{name}: {shown(value)} is not a number of seconds from 0 to 86400")
     return float(value)
 
 
 def _whole(item: Mapping[str, Any], name: str, at: str) -> int | None:
     value = item.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise BadConfigError(f"{at}.{name}: {value!r:.60} is not a whole number from 0")
+        raise BadConfigError(f"{at}.{name}: {shown(value)} is not a whole number from 0")
     return value
 
 
@@ -172,4 +178,4 @@ def _member(kind: type[E], value: Any, at: str) -> E:
     try:
         return kind(value)
     except ValueError as error:
-        raise BadConfigError(f"{at}: {value!r:.60} is none of: {', '.join(kind)}") from error
+        raise BadConfigError(f"{at}: {shown(value)} is none of: {', '.join(kind)}") from error

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlguard_chaos.lab import lab, layout
+from rlguard_chaos.lab.host import require_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,7 @@ def _down(_: argparse.Namespace) -> int:
 
 
 def _status(_: argparse.Namespace) -> int:
+    require_machine()
     console = Console()
     running = lab.Lab()
     table = Table("node", "machine", "Kubernetes", "address")
@@ -90,6 +92,7 @@ def _status(_: argparse.Namespace) -> int:
 
 
 def _kubectl(arguments: argparse.Namespace) -> int:
+    require_machine()
     running = lab.Lab()
     program = str(running.binaries / "kubectl")
     environment = {**os.environ, "KUBECONFIG": str(running.kubeconfig)}
@@ -97,6 +100,7 @@ def _kubectl(arguments: argparse.Namespace) -> int:
 
 
 def _node(arguments: argparse.Namespace) -> int:
+    require_machine()
     node = lab.Lab().node(arguments.node)
     {
         "kill": node.kill,
