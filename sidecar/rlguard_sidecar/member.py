@@ -108,7 +108,10 @@ class MemberShell:
         nonce = action.order.nonce
         if nonce not in self._flushes:
             self._log.info("flushes", checkpoint=str(action.order.checkpoint), slot=action.slot)
-            self._flushes[nonce] = self._tasks.create_task(self._flush(action), name=f"flush-{nonce}")
+            task = self._tasks.create_task(self._flush(action), name=f"flush-{nonce}")
+            self._flushes[nonce] = task
+            # Not in `_flush`: a task that is cancelled before its first step never enters it.
+            task.add_done_callback(lambda _: self._flushes.pop(nonce, None))
 
     async def _flush(self, action: member_facts.RunFlush) -> None:
         nonce = action.order.nonce
@@ -116,8 +119,6 @@ class MemberShell:
             ended = await flush(self._store, self._shm, action, self._local_ranks, self._now)
         except asyncio.CancelledError:
             ended = member_facts.FlushEnded(self._now(), nonce, done=False, detail="nobody wants it any more", files=())
-        finally:
-            del self._flushes[nonce]
         if not ended.done:
             self._log.warning("flush failed", checkpoint=str(action.order.checkpoint), problem=ended.detail)
         self.tell(ended)
