@@ -24,6 +24,12 @@ NODE_LOST: Final = T_SELF + 5.0
 """The controller's silence limit for a node, longer than `T_SELF`: a cut-off worker has stopped by then (A4)."""
 FAIL_OPEN: Final = 120.0
 """Without a controller for so long at the first start, and nothing to resume: run the user's command untouched (A9)."""
+SAVE_LIMIT: Final = 120.0
+"""How long a save without a deadline may take, in seconds, before the ranks are stopped without it."""
+LEAVE_MARGIN: Final = 5.0
+"""Seconds that the coordinator keeps free before a deadline, for stopping the ranks."""
+MOST_RANKS: Final = 1024
+"""Local ranks of one pod; more is a mistake of the job, or a trainer that means ill."""
 REPLACE_WAIT: Final = 20.0
 """How long a group waits for a replacement pod that can still be scheduled before it goes on smaller."""
 

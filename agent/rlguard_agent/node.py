@@ -33,7 +33,7 @@ LINE_LIMIT: Final = 4 << 20
 """Bytes of one watch event; a Node with thousands of images is far below."""
 PAUSE_FIRST: Final = 1.0
 PAUSE_MOST: Final = 30.0
-HEARTBEAT: Final = 3600.0
+WRITE_AGAIN: Final = 3600.0
 """Seconds after which an unchanged condition is written again."""
 DOUBT: Final = 10.0
 """An Unknown condition is written only if it lasts so long: each start of the agent begins with it."""
@@ -185,7 +185,7 @@ class ConditionWriter:
         now, wanted = boottime(), self._wanted
         if wanted is None or (wanted.status == "Unknown" and now - self._since < DOUBT):
             return None
-        return wanted if wanted != self._written or now - self._written_at >= HEARTBEAT else None
+        return wanted if wanted != self._written or now - self._written_at >= WRITE_AGAIN else None
 
     async def _wait(self) -> None:
         with contextlib.suppress(TimeoutError):

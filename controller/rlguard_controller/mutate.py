@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rlguard.errors import BadConfigError
 from rlguard.model import PORT_OF_AGENT
+from rlguard.policy import MOST_RANKS
 from rlguard_controller import parts, placement
 from rlguard_controller.parts import Json
 
@@ -34,7 +35,6 @@ GRACE: Final = 60
 """Seconds of termination grace a flush needs at least; a longer grace of the user's stays."""
 CLUSTER_GRACE: Final = 30
 """What Kubernetes takes when a pod names none."""
-MOST_RANKS: Final = 1024
 
 _PATCHED: Final = (
     ("metadata", "annotations"),

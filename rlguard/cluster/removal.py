@@ -18,12 +18,12 @@ from rlguard.cluster.status import DeleteKind, GroupStatus, PendingDelete
 from rlguard.cluster.view import SeenPod
 from rlguard.messages import Exclusion
 from rlguard.model import Phase
-from rlguard.policy import SUSPECT
+from rlguard.policy import LEAVE_MARGIN, SAVE_LIMIT, SUSPECT
 
-SAVE_LIMIT: Final = 130.0
+SAVE_WAIT: Final = SAVE_LIMIT + 10.0
 """How long a deletion waits for the coordinator to save, in seconds: a little longer than it takes by itself."""
-LEAVE_MARGIN: Final = 3.0
-"""So long before a node leaves, nothing waits for saving any more."""
+LAST_MOMENT: Final = LEAVE_MARGIN - 2.0
+"""So many seconds before a node leaves nothing waits for saving any more; the coordinator has stopped before."""
 SILENT_LIMIT: Final = 120.0
 """A sidecar silent for so long, in seconds, with its node alive and nobody in the group hearing it, is ended (A7)."""
 
@@ -123,7 +123,7 @@ def save_left(context: Context, stored: GroupStatus) -> float | None:
     if report is None or report.saved or not stored.world:
         return None
     waited = context.now - context.saving_since if context.saving_since is not None else 0.0
-    left = min([SAVE_LIMIT - waited, *_time_to_leave(context, stored.leader_uid)])
+    left = min([SAVE_WAIT - waited, *_time_to_leave(context, stored.leader_uid)])
     return left if left > 0 else None
 
 
@@ -133,7 +133,7 @@ def _time_to_leave(context: Context, uid: str) -> list[float]:
     if heard is None:
         return []
     seconds = [notice.seconds_left for notice in heard.report.notices if notice.seconds_left is not None]
-    return [left - (context.now - heard.at) - LEAVE_MARGIN for left in seconds]
+    return [left - (context.now - heard.at) - LAST_MOMENT for left in seconds]
 
 
 # ---------------------------------------------------------------- single workers
@@ -173,5 +173,5 @@ def _due(context: Context, stored: GroupStatus, exclusion: Exclusion) -> bool:
         return False
     if not exclusion.leaving:
         return _out_of_reach(context, stored, seen)
-    left = min([SAVE_LIMIT - context.asked_for(stored, exclusion.uid), *_time_to_leave(context, exclusion.uid)])
+    left = min([SAVE_WAIT - context.asked_for(stored, exclusion.uid), *_time_to_leave(context, exclusion.uid)])
     return report.saved or left <= 0 or context.lost(seen)

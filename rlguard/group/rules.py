@@ -12,11 +12,8 @@ from rlguard.group.saving import rescue_pending, save_done, schedule
 from rlguard.group.view import After, Attempt, Leaving, Mode, Save, SaveFor, View, uids
 from rlguard.messages import Grant, Ranks, Want
 from rlguard.model import Notice, Repair, Rung, Scope, Severity
+from rlguard.policy import LEAVE_MARGIN, SAVE_LIMIT
 
-SAVE_LIMIT: Final = 120.0
-"""How long a save without a deadline may take, in seconds, before the stop comes without it."""
-LEAVE_MARGIN: Final = 5.0
-"""Seconds kept free before a deadline, for stopping the ranks."""
 STOP_LIMIT: Final = 30.0
 """A member in reach whose ranks are not down so long after the grace is told to be stuck."""
 HELD_LIMIT: Final = 300.0

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rlguard.group.member_facts import PagesRead, RankSeen, SlotSeen, WriteControl
 from rlguard.messages import StageResult
 from rlguard.model import CheckpointId, Incarnation
+from rlguard.policy import MOST_RANKS
 from rlguard.train import pages
 
 POLL: Final = 0.1
@@ -18,8 +19,6 @@ POLL_STAGING: Final = 0.02
 """While a stage is pending: a rank's answer should not wait for the sidecar."""
 STAGE_LOOKS: Final = 30.0
 """Seconds after an order during which the pages are read so often."""
-MOST_RANKS: Final = 1024
-"""Local ranks of one pod. The trainer writes what is read here: no number of its pages may occupy the sidecar."""
 LAST_STEP: Final = 10**18 - 1
 """A checkpoint's name holds no larger one."""
 MOST_PROBLEMS: Final = 200
