@@ -1,36 +1,25 @@
-"""The agent's own Node object: watched for what others say about it, and told its verdict as a condition.
-
-Plain HTTP calls: the only two requests needed here do not justify kubernetes_asyncio, whose import alone takes
-54 MiB on every node.
-"""
+"""The agent's own Node object: watched for what others say about it, and told its verdict as a condition."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import structlog
 
 from rlguard.errors import TransientError
 from rlguard.health.assess import Answered, CannotLook, Condition, Fact, NodeSeen, Source
 from rlguard.health.conditions import OURS, read_node
 from rlguard.io.clock import boottime
+from rlguard.io.kube import STRATEGIC, Access, Kube, of_account
 
-OK: Final = 200
-ANSWER_WITHIN: Final = 10.0
 WATCH_SECONDS: Final = 240
-SILENCE: Final = 75.0
-"""A watch silent for so long is dead: the API server sends a bookmark every minute."""
-LINE_LIMIT: Final = 4 << 20
-"""Bytes of one watch event; a Node with thousands of images is far below."""
+"""A watch is opened anew this often: every node has one, so rarely."""
 PAUSE_FIRST: Final = 1.0
 PAUSE_MOST: Final = 30.0
 WRITE_AGAIN: Final = 3600.0
@@ -38,7 +27,7 @@ WRITE_AGAIN: Final = 3600.0
 DOUBT: Final = 10.0
 """An Unknown condition is written only if it lasts so long: each start of the agent begins with it."""
 
-_TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError, TransientError)
+_TROUBLE: Final = (OSError, ValueError, TransientError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +40,12 @@ class Api:
 
     @property
     def path(self) -> str:
-        """The URL of the Node object."""
-        return f"{self.url}/api/v1/nodes/{self.node}"
+        """The path of the Node object."""
+        return f"/api/v1/nodes/{self.node}"
 
-    def headers(self) -> dict[str, str]:
-        """With the token as it is now: kubelet renews the file. Raises OSError without one."""
-        return {"Authorization": f"Bearer {(self.account / 'token').read_text(encoding='ascii').strip()}"}
-
-    def session(self) -> aiohttp.ClientSession:
-        """A session that trusts the cluster's authority. Raises OSError without its file."""
-        trust = ssl.create_default_context(cafile=self.account / "ca.crt") if self.url.startswith("https") else False
-        timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN)
-        connector = aiohttp.TCPConnector(ssl=trust)
-        return aiohttp.ClientSession(trust_env=False, timeout=timeout, connector=connector, read_bufsize=LINE_LIMIT)
+    def access(self) -> Access:
+        """How to reach it now. Raises OSError without the authority's file."""
+        return of_account(self.url, self.account)
 
 
 async def watch_node(api: Api, tell: Callable[[Fact], None], seen: Callable[[Mapping[str, Any]], None]) -> None:
@@ -71,51 +53,27 @@ async def watch_node(api: Api, tell: Callable[[Fact], None], seen: Callable[[Map
     pause = PAUSE_FIRST
     while True:
         try:
-            async with api.session() as session:
-                node = await _get(api, session)
+            async with Kube(api.access()) as kube:
+                node = await kube.get(api.path)
                 pause = PAUSE_FIRST
                 seen(node)
-                version = _tell_node(node, tell)
-                while True:
-                    version = await _watch(api, session, version, tell)
+                await _follow(kube, api, _tell_node(node, tell), tell)
         except _TROUBLE as error:
             tell(CannotLook(Source.NODE, f"the API server does not show this Node: {error!r:.200}"))
         await asyncio.sleep(pause)
         pause = min(PAUSE_MOST, pause * 2)
 
 
-async def _get(api: Api, session: aiohttp.ClientSession) -> Mapping[str, Any]:
-    async with session.get(api.path, headers=api.headers()) as response:
-        return await _json(response)
-
-
-async def _watch(api: Api, session: aiohttp.ClientSession, version: str, tell: Callable[[Fact], None]) -> str:
-    """One watch, until the server ends it; returns the version to go on from. Raises one of _TROUBLE."""
-    query = {
-        "watch": "1",
-        "fieldSelector": f"metadata.name={api.node}",
-        "resourceVersion": version,
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": str(WATCH_SECONDS),
-    }
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_WITHIN, sock_read=SILENCE)
-    url = f"{api.url}/api/v1/nodes"
-    async with session.get(url, params=query, headers=api.headers(), timeout=timeout) as response:
-        if response.status != OK:
-            raise TransientError(f"the watch was answered {response.status}")
-        async for line in response.content:
-            version = _take_event(json.loads(line), tell)
-    return version
-
-
-def _take_event(event: Any, tell: Callable[[Fact], None]) -> str:
-    kind, node = (event.get("type"), event.get("object")) if isinstance(event, dict) else (None, None)
-    if kind == "BOOKMARK":
-        tell(Answered(Source.NODE, boottime()))
-        return _version(node)
-    if kind not in ("ADDED", "MODIFIED"):
-        raise TransientError(f"the watch ended with {kind}: {node!r:.200}")
-    return _tell_node(node, tell)
+async def _follow(kube: Kube, api: Api, version: str, tell: Callable[[Fact], None]) -> None:
+    """Every change since `version`. Ends only by raising one of _TROUBLE."""
+    query = {"fieldSelector": f"metadata.name={api.node}"}
+    changes = kube.watch(
+        "/api/v1/nodes", version, query, lambda: tell(Answered(Source.NODE, boottime())), WATCH_SECONDS
+    )
+    async for change in changes:
+        if change.kind == "DELETED":
+            raise TransientError("this Node object was deleted")
+        _tell_node(change.thing, tell)
 
 
 def _tell_node(node: Any, tell: Callable[[Fact], None]) -> str:
@@ -131,15 +89,6 @@ def _version(node: Any) -> str:
         return str(node["metadata"]["resourceVersion"])
     except (KeyError, TypeError) as error:
         raise TransientError(f"an object without resourceVersion: {node!r:.200}") from error
-
-
-async def _json(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-    if response.status != OK:
-        raise TransientError(f"{response.status}: {(await response.text())[:200]}")
-    value = await response.json(content_type=None)
-    if not isinstance(value, dict):
-        raise TransientError(f"not an object: {value!r:.200}")
-    return value
 
 
 class ConditionWriter:
@@ -194,15 +143,10 @@ class ConditionWriter:
 
     async def _write(self, condition: Condition) -> bool:
         changed = self._written is None or self._written.status != condition.status
-        headers = {"Content-Type": "application/strategic-merge-patch+json"}
-        body = json.dumps({"status": {"conditions": [_as_json(condition, changed=changed)]}})
-        url = f"{self._api.path}/status"
+        body = {"status": {"conditions": [_as_json(condition, changed=changed)]}}
         try:
-            async with (
-                self._api.session() as session,
-                session.patch(url, data=body, headers={**headers, **self._api.headers()}) as response,
-            ):
-                await _json(response)
+            async with Kube(self._api.access()) as kube:
+                await kube.patch(f"{self._api.path}/status", body, STRATEGIC)
         except _TROUBLE as error:
             self._log.warning("the Node condition could not be written", error=repr(error)[:300])
             return False

@@ -28,10 +28,13 @@ CALL_SECONDS: Final = 10.0
 LIST_SECONDS: Final = 60.0
 WATCH_SECONDS: Final = 50
 """A watch is opened anew this often: a connection that died without a word is noticed by then."""
+SILENCE: Final = 75.0
+"""A watch silent for so long, in seconds, is dead: the API server sends a bookmark every minute."""
 LINE_LIMIT: Final = 1 << 22
 """The longest watch event in bytes; etcd keeps no object above 1.5 MiB."""
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 
 class KubeError(TransientError):
@@ -54,6 +57,7 @@ class ExpiredError(KubeError):
     """The resource version is too old to watch from: list again."""
 
 
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _ERRORS: Final[dict[int, type[KubeError]]] = {404: NotFoundError, 409: ConflictError, 410: ExpiredError}
 
 
@@ -67,16 +71,26 @@ class Access:
 
 
 def in_cluster(folder: Path = ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access | None:
-    """The access of this pod's ServiceAccount; None outside a cluster. The token file is read anew for each call."""
+    """The access of this pod's ServiceAccount; None outside a cluster."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         return None
 
-    async def token() -> str | None:
-        return (folder / "token").read_text().strip()
-
     address = f"[{host}]" if ":" in host else host
-    return Access(f"https://{address}:{port}", ssl.create_default_context(cafile=str(folder / "ca.crt")), token)
+    return of_account(f"https://{address}:{port}", folder)
+
+
+def of_account(url: str, folder: Path) -> Access:
+    """The access of the ServiceAccount whose `token` and `ca.crt` are in `folder`. Raises OSError without the latter.
+
+    The token is read anew for each call, as kubelet renews the file; a call raises OSError while there is none.
+    """
+
+    async def token() -> str | None:
+        return (folder / "token").read_text(encoding="ascii").strip()
+
+    trust = ssl.create_default_context(cafile=str(folder / "ca.crt")) if url.startswith("https") else None
+    return Access(url, trust, token)
 
 
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Access:
@@ -121,6 +135,11 @@ class Change:
 
     kind: str
     thing: Json
+    version: str
+
+
+def _unheeded() -> None:
+    pass
 
 
 class Kube:
@@ -173,23 +192,37 @@ class Kube:
         version = (answer.get("metadata") or {}).get("resourceVersion", "")
         return Listing(tuple(answer.get("items") or ()), version)
 
-    async def watch(self, path: str, version: str, query: Mapping[str, str] | None = None) -> AsyncIterator[Change]:
-        """Changes since `version`, for ever; reopens by itself. Raises ExpiredError: list again. KubeError: wait."""
+    async def watch(
+        self,
+        path: str,
+        version: str,
+        query: Mapping[str, str] | None = None,
+        on_bookmark: Callable[[], None] = _unheeded,
+        seconds: int = WATCH_SECONDS,
+    ) -> AsyncIterator[Change]:
+        """Changes since `version`, for ever; reopens by itself every `seconds`. `on_bookmark`: the server is alive.
+
+        Raises ExpiredError: list again. KubeError: wait.
+        """
         while True:
-            async for change in self._watch_once(path, version, query or {}):
-                version = change.thing["metadata"]["resourceVersion"]
-                if change.kind != "BOOKMARK":
+            async for change in self._watch_once(path, version, query or {}, seconds):
+                version = change.version
+                if change.kind == "BOOKMARK":
+                    on_bookmark()
+                else:
                     yield change
 
-    async def _watch_once(self, path: str, version: str, query: Mapping[str, str]) -> AsyncIterator[Change]:
+    async def _watch_once(
+        self, path: str, version: str, query: Mapping[str, str], seconds: int
+    ) -> AsyncIterator[Change]:
         asked = {
             **query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
-            "timeoutSeconds": str(WATCH_SECONDS),
+            "timeoutSeconds": str(seconds),
         }
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + CALL_SECONDS, sock_connect=CALL_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=seconds + CALL_SECONDS, sock_connect=CALL_SECONDS, sock_read=SILENCE)
         try:
             async with self._open().get(
                 f"{self._access.url}{path}?{urlencode(asked)}", headers=await self._headers(), timeout=timeout
@@ -197,7 +230,7 @@ class Kube:
                 await _check(response, path)
                 while line := await response.content.readline():
                     yield _change(line, path)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, *_MALFORMED) as error:
             raise KubeError(0, f"watch {path}: {error!r:.200}") from error
 
     async def _call(
@@ -211,9 +244,11 @@ class Kube:
                 self._open().request(method, f"{self._access.url}{path}", data=data, headers=headers) as response,
             ):
                 await _check(response, path)
-                answer: Json = await response.json(content_type=None)
+                answer = await response.json(content_type=None)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"{method} {path}: {error!r:.200}") from error
+        if not isinstance(answer, dict):
+            raise KubeError(0, f"{method} {path}: not an object: {answer!r:.200}")
         return answer
 
     def _open(self) -> aiohttp.ClientSession:
@@ -247,4 +282,4 @@ def _change(line: bytes, path: str) -> Change:
     if event["type"] == "ERROR":
         status = event["object"]
         raise _error(int(status.get("code") or 0), f"watch {path}: {str(status.get('message'))[:300]}")
-    return Change(event["type"], event["object"])
+    return Change(event["type"], event["object"], str(event["object"]["metadata"]["resourceVersion"]))

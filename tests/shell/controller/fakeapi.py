@@ -73,9 +73,15 @@ class FakeApi:
 
     def _note(self, version: int, kind: str, path: str) -> None:
         thing = self.objects[path]
-        self._history.append(
-            (version, kind, path, {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(version)}})
-        )
+        told = {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(version)}}
+        self._say(version, kind, path, told)
+
+    def say(self, kind: str, path: str, thing: Json) -> None:
+        """Tell watchers an event as it is, whatever it is."""
+        self._say(next(self._versions), kind, path, thing)
+
+    def _say(self, version: int, kind: str, path: str, thing: Json) -> None:
+        self._history.append((version, kind, path, thing))
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -109,3 +109,18 @@ async def test_after_a_loss_everything_is_listed_again(api: FakeApi, kube: Clien
 def test_an_object_that_makes_no_sense_is_passed_over() -> None:
     assert parse(SOURCE, {"metadata": None}) is None
     assert lease_of({"metadata": {"name": "a"}, "spec": {"renewTime": "t"}}) is not None
+
+
+async def test_a_bookmark_is_told_and_an_event_that_makes_no_sense_ends_the_watch(api: FakeApi, kube: Client) -> None:
+    api.put(f"{NODES}/a", {})
+    heard: list[None] = []
+    listed = await kube.list(NODES)
+    changes = kube.watch(NODES, listed.version, on_bookmark=lambda: heard.append(None))
+    api.say("BOOKMARK", f"{NODES}/a", api.objects[f"{NODES}/a"])
+    api.put(f"{NODES}/b", {})
+    async with asyncio.timeout(5):
+        assert (await anext(changes)).thing["metadata"]["name"] == "b"
+        assert len(heard) == 1
+        api.say("MODIFIED", f"{NODES}/a", {"metadata": None})
+        with pytest.raises(KubeError, match="watch"):
+            await anext(changes)
