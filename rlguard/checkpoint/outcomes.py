@@ -63,5 +63,5 @@ class Absent:
     """No such folder in `steps/`. C8: no reason to go lower."""
 
 
-Verdict = Whole | Broken | Absent
+Verification = Whole | Broken | Absent
 CommitResult = Committed | Void

@@ -247,13 +247,13 @@ def choose(view: View, now: float) -> View:
     parent = choice.checkpoint
     if parent is None or parent in in_memory(view, attempt.world):
         return _chosen(view, attempt, parent, view.directories.get(parent) if parent else None, now)
-    verdict = view.verified.get(parent)
-    if verdict is None:
+    found = view.verified.get(parent)
+    if found is None:
         return view
-    if _cannot_load(view, verdict.world_size, len(attempt.world.members)):
-        why = f"{parent} was saved by {verdict.world_size} members and cannot be loaded by {len(attempt.world.members)}"
+    if _cannot_load(view, found.world_size, len(attempt.world.members)):
+        why = f"{parent} was saved by {found.world_size} members and cannot be loaded by {len(attempt.world.members)}"
         return view if view.blocked == why else replace(view, blocked=why)
-    return _chosen(view, attempt, parent, verdict.directory, now)
+    return _chosen(view, attempt, parent, found.directory, now)
 
 
 def _chosen(view: View, attempt: Attempt, parent: CheckpointId | None, directory: str | None, now: float) -> View:
@@ -265,7 +265,7 @@ def choice_of(view: View) -> Choice:
     """The choice as far as it is known now; broken checkpoints are those that failed verification."""
     attempt, scan, grant = view.attempt, view.scan or LineageScan(), view.grant
     memory = in_memory(view, attempt.world) if attempt else set()
-    broken = {checkpoint for checkpoint, verdict in view.verified.items() if not verdict.whole} - memory
+    broken = {checkpoint for checkpoint, found in view.verified.items() if not found.whole} - memory
     known = [checkpoint for checkpoint in (view.newest, grant.expected if grant else None) if checkpoint]
     records = {key: record for key, record in view.records.items() if attempt and key < attempt.incarnation}
     return choose_parent(records, {*scan.visible, *memory}, max(known, default=None), broken, scan.unreadable)
@@ -320,8 +320,8 @@ def newest_committed(view: View, tip: Incarnation) -> CheckpointId | None:
 
 
 def _broken(view: View, checkpoint: CheckpointId) -> bool:
-    verdict = view.verified.get(checkpoint)
-    return verdict is not None and not verdict.whole
+    found = view.verified.get(checkpoint)
+    return found is not None and not found.whole
 
 
 def record_of(view: View) -> Record | None:

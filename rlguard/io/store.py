@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rlguard.checkpoint import names
 from rlguard.checkpoint.lineage import is_void, next_incarnation
 from rlguard.checkpoint.names import TmpName
-from rlguard.checkpoint.outcomes import CommitResult, Committed, Scan, Verdict, Void, Whole
+from rlguard.checkpoint.outcomes import CommitResult, Committed, Scan, Verification, Void, Whole
 from rlguard.checkpoint.records import Claim, Completed, Manifest, Record
 from rlguard.errors import BadWireError, FencedError, StoreError, StoreState
 from rlguard.io.files import Files, naming, refused
@@ -172,7 +172,7 @@ class Store:
         with self.telling():
             self.remove_tree(self.path_of_tmp(tmp))
 
-    def verify(self, checkpoint: CheckpointId, *, deep: bool) -> Verdict:
+    def verify(self, checkpoint: CheckpointId, *, deep: bool) -> Verification:
         """C3: is a committed checkpoint what its manifest says: names and sizes, with `deep` also every byte."""
         with self.telling():
             return verified(self.files, self.path_of(checkpoint), checkpoint, self.progress, deep=deep)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlguard.checkpoint.names import TmpName
-    from rlguard.checkpoint.outcomes import CommitResult, Scan, Verdict
+    from rlguard.checkpoint.outcomes import CommitResult, Scan, Verification
     from rlguard.checkpoint.records import Completed, Manifest, Record
     from rlguard.io.storecopy import Held
     from rlguard.messages import FileEntry
@@ -113,10 +113,10 @@ class StoreClient:
         """See `Store.discard`."""
         await self.call("discard", {"tmp": str(tmp)}, silence_s)
 
-    async def verify(self, checkpoint: CheckpointId, *, deep: bool, silence_s: float = SILENCE_S) -> Verdict:
+    async def verify(self, checkpoint: CheckpointId, *, deep: bool, silence_s: float = SILENCE_S) -> Verification:
         """See `Store.verify`."""
         args = {"checkpoint": str(checkpoint), "deep": deep}
-        return storewire.verdict_from_json(await self.call("verify", args, silence_s))
+        return storewire.verification_from_json(await self.call("verify", args, silence_s))
 
     async def restore(self, checkpoint: CheckpointId, silence_s: float = SILENCE_S) -> None:
         """See `Store.restore`."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rlguard.checkpoint import names
-from rlguard.checkpoint.outcomes import Absent, Broken, Verdict, Whole
+from rlguard.checkpoint.outcomes import Absent, Broken, Verification, Whole
 from rlguard.checkpoint.records import Manifest
 from rlguard.errors import BadWireError, TornReadError
 from rlguard.io.files import NOT_PLAIN, naming
@@ -69,7 +69,7 @@ def read_small(files: Files, path: Path) -> bytes:
 
 def verified(
     files: Files, folder: Path, checkpoint: CheckpointId, progress: Callable[[], None], *, deep: bool
-) -> Verdict:
+) -> Verification:
     """See `Store.verify`."""
     if files.entry(folder) is None:
         return Absent()

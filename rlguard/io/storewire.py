@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.checkpoint import names
 from rlguard.checkpoint.names import TmpName
-from rlguard.checkpoint.outcomes import Absent, Broken, CommitResult, Committed, Scan, Verdict, Void, Whole
+from rlguard.checkpoint.outcomes import Absent, Broken, CommitResult, Committed, Scan, Verification, Void, Whole
 from rlguard.checkpoint.records import Claim, Completed, Manifest, Record
 from rlguard.errors import BadWireError, FencedError, RlguardError, StoreError, StoreState, TornReadError
 from rlguard.io import storeprune
@@ -71,13 +71,13 @@ def commit_from_json(raw: Fields) -> CommitResult:
     return Committed(checkpoint) if raw["newer"] is None else Void(checkpoint, Incarnation.parse(raw["newer"]))
 
 
-def verdict_to_json(verdict: Verdict) -> Fields:
+def verification_to_json(found: Verification) -> Fields:
     """A verification as JSON; both null: absent."""
-    manifest = verdict.manifest.to_json() if isinstance(verdict, Whole) else None
-    return {"manifest": manifest, "broken": verdict.reason if isinstance(verdict, Broken) else None}
+    manifest = found.manifest.to_json() if isinstance(found, Whole) else None
+    return {"manifest": manifest, "broken": found.reason if isinstance(found, Broken) else None}
 
 
-def verdict_from_json(raw: Fields) -> Verdict:
+def verification_from_json(raw: Fields) -> Verification:
     """A verification."""
     if raw["manifest"] is not None:
         return Whole(Manifest.from_json(raw["manifest"]))
@@ -137,7 +137,7 @@ def _commit(store: Store, args: Fields) -> Fields:
 
 
 def _verify(store: Store, args: Fields) -> Fields:
-    return verdict_to_json(store.verify(CheckpointId.parse(args["checkpoint"]), deep=args["deep"]))
+    return verification_to_json(store.verify(CheckpointId.parse(args["checkpoint"]), deep=args["deep"]))
 
 
 def _complete(store: Store, args: Fields) -> None:

@@ -26,7 +26,7 @@ _SWEEP_EVERY_S: Final = 0.02
 
 
 class Ranks:
-    """The state that the launcher reports, and what moves it. Times are seconds of the caller's monotonic clock.
+    """The state that the launcher reports, and what moves it. Times are seconds of the caller's clock.
 
     `phase` is none, running, stopping, exited, gone or stuck. `code` and `signal` are those of the first rank that
     died when that was seen, else the command's own.

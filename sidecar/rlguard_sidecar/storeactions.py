@@ -117,21 +117,21 @@ class StoreActions:
         checkpoint, store = action.checkpoint, self._stores.lineage
         # What this process committed it has hashed; of anything else every byte is read before it is trusted.
         deep = checkpoint not in self._committed
-        verdict = await store.verify(checkpoint, deep=deep)
-        if isinstance(verdict, outcomes.Absent):
+        found = await store.verify(checkpoint, deep=deep)
+        if isinstance(found, outcomes.Absent):
             await self._restore(checkpoint)
-            verdict = await store.verify(checkpoint, deep=deep)
-        if isinstance(verdict, outcomes.Whole):
+            found = await store.verify(checkpoint, deep=deep)
+        if isinstance(found, outcomes.Whole):
             directory = str(store.path_of(checkpoint))
             return coordinator_facts.Verified(
                 self._now(),
                 checkpoint,
                 whole=True,
                 directory=directory,
-                world_size=verdict.manifest.world_size,
+                world_size=found.manifest.world_size,
                 detail="",
             )
-        detail = verdict.reason if isinstance(verdict, outcomes.Broken) else "it is not there"
+        detail = found.reason if isinstance(found, outcomes.Broken) else "it is not there"
         return coordinator_facts.Verified(self._now(), checkpoint, False, None, None, detail)  # noqa: FBT003 - not whole
 
     async def _restore(self, checkpoint: CheckpointId) -> None:

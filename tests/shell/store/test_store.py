@@ -100,9 +100,9 @@ def test_c2_a_claim_that_comes_just_after_the_rename_is_seen(store: Store, files
 def test_c3_a_committed_checkpoint_verifies_byte_for_byte(store: Store) -> None:
     started(store, "1.1")
     committed(store, "120@1.1", os.urandom(100_000))
-    verdict = store.verify(ckpt("120@1.1"), deep=True)
-    assert isinstance(verdict, Whole)
-    assert verdict.manifest.files[0].size == 100_000
+    found = store.verify(ckpt("120@1.1"), deep=True)
+    assert isinstance(found, Whole)
+    assert found.manifest.files[0].size == 100_000
     assert store.verify(ckpt("121@1.1"), deep=True) == Absent()
 
 
@@ -116,9 +116,9 @@ def test_c3_a_short_a_missing_and_an_unlisted_folder_are_broken(store: Store, *,
     (store.path_of(ckpt("3@1.1")) / "rlguard.json").write_bytes(b"{")
     store.path_of(ckpt("4@1.1")).rename(store.path_of(ckpt("5@1.1")))
     for step, says in ((1, "6 bytes instead of 7"), (2, "missing"), (3, "rlguard.json"), (5, "4@1.1")):
-        verdict = store.verify(CheckpointId(inc("1.1"), step), deep=deep)
-        assert isinstance(verdict, Broken)
-        assert says in verdict.reason
+        found = store.verify(CheckpointId(inc("1.1"), step), deep=deep)
+        assert isinstance(found, Broken)
+        assert says in found.reason
 
 
 def test_c3_a_flipped_bit_is_found_by_reading(store: Store) -> None:
