@@ -28,6 +28,12 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SYSTEM = "rlguard-system"
 CALL_S = 60.0
+QUICK: dict[str, Any] = {
+    "elastic": {"minMembers": 1},
+    "checkpoint": {"stageIntervalSeconds": 1, "flushIntervalSeconds": 3},
+}
+"""A policy for tests: stages each second, commits every three."""
+STEP_S = 0.3
 
 
 def eventually(look: Callable[[], Any], limit_s: float = 60.0, what: Callable[[], Any] = lambda: "") -> Any:
@@ -181,6 +187,30 @@ def steps_of(log: Path) -> list[dict[str, Any]]:
     if not log.exists():
         return []
     return [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+
+
+def endless(namespace: str, gpus: int = 8) -> dict[str, Any]:
+    """A PPO job that logs its steps and does not end; with fewer than 8 GPUs a pod others fit beside it."""
+    job = ppo("--steps=50000", f"--min-step-seconds={STEP_S}", f"--log-dir=/checkpoints/{namespace}")
+    trainer_of(job)["resources"]["limits"]["nvidia.com/gpu"] = str(gpus)
+    return job
+
+
+def log_of(job: Job) -> list[dict[str, Any]]:
+    """Rank 0's steps."""
+    return steps_of(layout.SHARED_FOLDER / job.namespace / "steps-rank0.jsonl")
+
+
+def steps_on(job: Job, more: int = 5, limit_s: float = 60.0) -> list[dict[str, Any]]:
+    """Wait until there are more steps than now, and return these."""
+    before = len(log_of(job))
+    eventually(lambda: len(log_of(job)) >= before + more, limit_s, job.story)
+    return log_of(job)[before:]
+
+
+def incarnation(job: Job) -> str:
+    """What the newest step was done by."""
+    return str(log_of(job)[-1]["incarnation"])
 
 
 def clear_shared(*names: str) -> None:
