@@ -268,7 +268,7 @@ def test_a_dead_rank_is_told_at_once_and_a_slow_torchrun_does_not_hold_it_up(pod
     os.kill(int(one.state["tail"].split()[0]), signal.SIGKILL)
     begin = time.monotonic()
     assert one.until("stopping")["signal"] == 9
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 3  # a slow torchrun would hold it up for 30
     assert one.until("exited")["signal"] == 9
     assert time.monotonic() - begin < 5
 
