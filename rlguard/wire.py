@@ -25,6 +25,8 @@ KINDS: typing.Final[dict[str, type[Message]]] = {
 }
 MAX_BYTES: typing.Final = 1 << 20
 """No message of ours is larger; a longer one is refused unread."""
+LARGEST_WHOLE: typing.Final = 2**63 - 1
+"""What Kubernetes can store; Python would count on, and fail where such a number is first written as text."""
 LARGEST: typing.Final = sys.float_info.max
 
 
@@ -139,7 +141,16 @@ def _build_scalar(kind: Any, value: Any, at: str) -> Any:
         return _build_float(value, at)
     if type(value) is not kind:
         raise BadWireError(f"{at}: expected {kind.__name__}, got {value!r:.60}")
+    if kind is int and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+        raise BadWireError(f"{at}: a number beyond 64 bits")
+    if kind is str and not value.isascii() and _is_broken(value):
+        raise BadWireError(f"{at}: text with half a character")
     return value
+
+
+def _is_broken(text: str) -> bool:
+    """JSON may carry lone surrogates, which no file and no log can be given."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _build_float(value: Any, at: str) -> float:

@@ -148,7 +148,7 @@ def _public_key(request: bytes) -> ec.EllipticCurvePublicKey:
     try:
         loaded = x509.load_pem_x509_csr(request)
         valid, public = loaded.is_signature_valid, loaded.public_key()
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, x509.InvalidVersion, InvalidSignature, UnsupportedAlgorithm) as error:
         raise BadWireError("not a PEM certificate request") from error
     if not valid:
         raise BadWireError("the certificate request is not signed by its own key")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -24,6 +25,9 @@ MAX_BODY: Final = 16 * 1024
 MAX_TOKEN: Final = 16 * 1024
 IN_FLIGHT: Final = 32
 """More callers than this at once are told to come back: each one costs the API server a TokenReview."""
+IN_FLIGHT_OF_ONE: Final = 8
+"""The same for callers from one address, so that none can keep all others from their certificates."""
+BODY_SECONDS: Final = 5.0
 REVIEW_SECONDS: Final = 5.0
 
 _ACCOUNT: Final = "system:serviceaccount:"
@@ -76,13 +80,14 @@ class Issuer:
         self._review = review
         self._agent = agent
         self._now = now
-        self._in_flight = 0
+        self._in_flight: Counter[str] = Counter()
 
     async def handle(self, request: web.Request) -> web.Response:
         """200 with a certificate; 400, 401, 429 or 503 with `{"error": ...}`."""
-        if self._in_flight >= IN_FLIGHT:
+        peer = str(request.remote)
+        if self._in_flight.total() >= IN_FLIGHT or self._in_flight[peer] >= IN_FLIGHT_OF_ONE:
             return _error(429, "too many callers at once; try again", {"Retry-After": "1"})
-        self._in_flight += 1
+        self._in_flight[peer] += 1
         try:
             return await self._issue(request)
         except RefusedError as error:
@@ -91,7 +96,8 @@ class Issuer:
         except BadWireError as error:
             return _error(400, str(error))
         finally:
-            self._in_flight -= 1
+            self._in_flight[peer] -= 1
+            self._in_flight += Counter()  # forget the peers that have none
 
     async def _issue(self, request: web.Request) -> web.Response:
         token = _token(request)
@@ -118,10 +124,14 @@ def _token(request: web.Request) -> str:
 async def _body(request: web.Request) -> bytes:
     """The certificate request in the body. Raises BadWireError."""
     body = bytearray()
-    async for chunk in request.content.iter_chunked(4096):
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise BadWireError(f"the body is longer than {MAX_BODY} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.content.iter_chunked(4096):
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise BadWireError(f"the body is longer than {MAX_BODY} bytes")
+    except TimeoutError as error:
+        raise BadWireError(f"the body did not come within {BODY_SECONDS:g} s") from error
     try:
         return str(json.loads(bytes(body))["request"]).encode()
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -168,7 +168,7 @@ class StoreClient:
         child.stdin.write(request)
         while True:
             async with asyncio.timeout(silence_s):
-                line = await child.stdout.readline()
+                line = await _line(child.stdout)
             if not line.endswith(b"\n"):
                 raise StoreError(f"{self.root}: the store's process died in the middle of a call; call again")
             try:
@@ -189,3 +189,12 @@ class StoreClient:
         if not done:
             self._stuck.add(reaped)
             reaped.add_done_callback(self._stuck.discard)
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ValueError as error:
+        raise StoreError(
+            f"the store's process answered more than {_LINE_BYTES} bytes: is the root full of files?"
+        ) from error

@@ -22,6 +22,9 @@ TAIL: Final = 8192
 """Characters of output that are kept of what a launcher sends."""
 GARBAGE_LIMIT: Final = 100
 """So many bad lines on one connection, and it is closed: that is no launcher."""
+MOST_STUCK: Final = 4096
+MOST_CONNECTIONS: Final = 8
+"""Each may hold two lines of the limit; anybody in the trainer container may open them."""
 
 
 class LauncherServer:
@@ -39,6 +42,7 @@ class LauncherServer:
         self._on_lost = on_lost
         self._launcher: asyncio.StreamWriter | None = None
         self._order: bytes | None = None
+        self._connections = 0
 
     async def run(self) -> None:
         """Serve for ever; repeat the newest order once a heartbeat."""
@@ -70,6 +74,10 @@ class LauncherServer:
             launcher.write(self._order)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= MOST_CONNECTIONS:  # an idle one makes room when its patience is over
+            writer.close()
+            return
+        self._connections += 1
         try:
             await self._listen(reader, writer)
         except (TimeoutError, OSError, ValueError):
@@ -79,6 +87,7 @@ class LauncherServer:
             if self._launcher is writer:
                 self._launcher = None
                 self._on_lost()
+            self._connections -= 1
             writer.close()
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +125,7 @@ def parse_state(line: bytes) -> LauncherState:
         ranks=_ranks(raw.get("ranks")),
         code=_whole(raw, "code"),
         signal=_whole(raw, "signal"),
-        tail=_text(raw, "tail")[-TAIL:],
+        tail=_text(raw, "tail")[-TAIL:].encode(errors="replace").decode(),
         hooked=None if raw.get("hooked") is None else _flag(raw, "hooked"),
         terminating=_flag(raw, "terminating"),
         stuck=_pids(raw.get("stuck")),
@@ -147,9 +156,13 @@ def _ranks(value: Any) -> Ranks:
 
 def _whole(raw: dict[str, Any], name: str) -> int | None:
     value = raw.get(name)
-    if value is not None and type(value) is not int:
+    if value is not None and not _is_small(value):
         raise BadWireError(f"{name}: expected a whole number, got {value!r:.60}")
     return value
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 31
 
 
 def _text(raw: dict[str, Any], name: str) -> str:
@@ -167,6 +180,6 @@ def _flag(raw: dict[str, Any], name: str) -> bool:
 
 
 def _pids(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(pid) is int for pid in value):
+    if not isinstance(value, list) or len(value) > MOST_STUCK or not all(map(_is_small, value)):
         raise BadWireError(f"stuck: expected a list of pids, got {value!r:.60}")
     return tuple(value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlguard.errors import BadWireError
 from rlguard.messages import Message
 from rlguard.model import CheckpointId, Incarnation
-from rlguard.wire import KINDS, MAX_BYTES, decode, encode
+from rlguard.wire import KINDS, LARGEST_WHOLE, MAX_BYTES, decode, encode
 
 COUNT = st.integers(0, 10**18 - 1)
 INCARNATIONS = st.builds(Incarnation, COUNT, COUNT)
@@ -23,6 +23,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     Incarnation: INCARNATIONS,
     CheckpointId: CHECKPOINTS,
     float: FINITE,
+    int: st.integers(-LARGEST_WHOLE, LARGEST_WHOLE),
     str: st.text(max_size=10),
 }
 JSON = st.recursive(

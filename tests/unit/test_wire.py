@@ -73,6 +73,7 @@ def test_a_whole_number_is_also_a_float() -> None:
         (wired(notices=[{**to_json(NOTICE), "seconds_left": float("nan")}]), r"notices\[0\].seconds_left"),
         (wired(notices=[{**to_json(NOTICE), "seconds_left": float("inf")}]), r"notices\[0\].seconds_left"),
         (wired(boot_id="x" * MAX_BYTES), "at most"),
+        (wired(boot_id="\ud800"), "AgentReport.boot_id: text with half a character"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_place(text: str, place: str) -> None:
@@ -95,6 +96,13 @@ def test_an_incarnation_has_one_spelling(name: Any) -> None:
 def test_a_whole_number_is_nothing_else(value: Any) -> None:
     with pytest.raises(BadWireError, match=r"FileEntry\.size: expected int"):
         from_json(FileEntry, {"name": "a", "size": value, "sha256": ""})
+
+
+@pytest.mark.parametrize("size", [2**63, -(2**63), 10**4299])
+def test_a_whole_number_that_kubernetes_cannot_store_is_refused(size: int) -> None:
+    """One pod that claimed such a generation would end the controller, for all jobs."""
+    with pytest.raises(BadWireError, match=r"FileEntry\.size"):
+        from_json(FileEntry, {"name": "a", "size": size, "sha256": ""})
 
 
 def test_the_place_is_told_through_all_levels() -> None:

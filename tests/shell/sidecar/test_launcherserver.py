@@ -16,7 +16,7 @@ from rlguard.errors import BadWireError
 from rlguard.group.member_facts import LauncherState
 from rlguard.messages import Ranks
 from rlguard.model import Incarnation
-from rlguard_sidecar.launcher import GARBAGE_LIMIT, LauncherServer, parse_state
+from rlguard_sidecar.launcher import GARBAGE_LIMIT, MOST_CONNECTIONS, LauncherServer, parse_state
 
 STATE: dict[str, Any] = {
     "type": "state",
@@ -87,6 +87,9 @@ def test_a_state_is_read_whole() -> None:
         {"ranks": []},
         {"code": "0"},
         {"code": True},
+        {"code": 10**4000},
+        {"stuck": [2**31]},
+        {"stuck": list(range(10_000))},
         {"signal": 9.0},
         {"hooked": 1},
         {"terminating": "no"},
@@ -147,6 +150,28 @@ async def test_an_endless_line_is_cut_off(server: LauncherServer, heard: Heard, 
     assert server.garbage == 0
     writer.close()
     other.close()
+
+
+def test_half_a_character_in_the_output_is_replaced() -> None:
+    """It could be written to no file, and an incident's would end the process."""
+    assert parse_state(line({**STATE, "tail": "a\ud800b"})).tail == "a?b"
+
+
+async def test_idle_connections_are_few_and_leave_room(server: LauncherServer, heard: Heard, tmp_path: Path) -> None:
+    idle = [await connect(tmp_path) for _ in range(MOST_CONNECTIONS)]
+    reader, writer = await connect(tmp_path)
+    assert await asyncio.wait_for(reader.read(), 3) == b""
+    writer.close()
+    for _, other in idle:
+        other.close()
+
+    async with asyncio.timeout(3):
+        while not heard.states:
+            _, launcher = await connect(tmp_path)
+            launcher.write(line(STATE))
+            await asyncio.sleep(0.01)
+            launcher.close()
+    assert server.garbage == 0
 
 
 async def test_a_second_launcher_is_turned_away_while_the_first_lives(

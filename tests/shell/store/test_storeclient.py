@@ -141,6 +141,19 @@ async def test_c9_children_that_cannot_be_killed_are_not_piled_up(
         await client.scan()
 
 
+async def test_an_answer_without_end_is_an_error_and_the_next_call_gets_a_new_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storeclient, "_LINE_BYTES", 4096)
+    client = StoreClient(tmp_path / "root")
+    for attempt in range(1, 200):
+        await client.claim_next(attempt, "leader", "n")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="more than 4096 bytes"):
+            await client.scan()
+    await client.close()
+
+
 async def test_a_child_that_dies_is_an_error_and_the_next_call_gets_a_new_one(client: StoreClient) -> None:
     await client.scan()
     assert client._child is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from rlguard.errors import TransientError
 from rlguard.io.tls import Key
@@ -152,3 +154,38 @@ async def test_too_many_callers_at_once_are_told_to_come_back(
     reviewer.gate.set()
     assert (await first)[0] == 200
     assert (await ask(client))[0] == 200
+
+
+async def test_one_address_does_not_keep_the_others_out(
+    client: Client, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer, "IN_FLIGHT_OF_ONE", 1)
+    reviewer.gate = asyncio.Event()
+    first = asyncio.create_task(ask(client))
+    await reviewer.reached.wait()
+    monkeypatch.setattr(web.Request, "remote", "10.0.0.9")
+    reviewer.reached.clear()
+    other = asyncio.create_task(ask(client))
+    await reviewer.reached.wait()
+    assert (await ask(client))[0] == 429
+    reviewer.gate.set()
+    assert (await first)[0] == (await other)[0] == 200
+
+
+async def test_a_body_that_does_not_come_holds_no_place(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer, "BODY_SECONDS", 0.05)
+
+    async def drip() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    response = await client.post("/v1/certificate", data=drip(), headers={"Authorization": "Bearer x"})
+    assert response.status == 400
+    assert "did not come" in (await response.json())["error"]
+
+
+async def test_a_request_of_another_version_is_a_bad_request(client: Client) -> None:
+    der = bytearray(x509.load_pem_x509_csr(Key.generate().request()).public_bytes(Encoding.DER))
+    der[der.index(b"\x02\x01\x00") + 2] = 41
+    pem = f"-----BEGIN CERTIFICATE REQUEST-----\n{base64.b64encode(der).decode()}\n-----END CERTIFICATE REQUEST-----\n"
+    assert (await ask(client, {"request": pem}))[0] == 400
