@@ -12,8 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from rlguard.decision import Decision
 
-__all__ = ["Decision", "Driver"]
-
 V = TypeVar("V")
 F = TypeVar("F")
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from rlguard.drive import Decision, Driver
+from rlguard.decision import Decision
+from rlguard.drive import Driver
 from rlguard.group import coordinator_facts, facts
 from rlguard.group.coordinator import begin, decide, fold
 from rlguard.group.coordinator_facts import CoordinatorFact, Operation

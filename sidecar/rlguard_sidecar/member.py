@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlguard.drive import Decision, Driver
+from rlguard.decision import Decision
+from rlguard.drive import Driver
 from rlguard.group import facts, member_facts
 from rlguard.group.member import begin, decide, fold
 from rlguard.group.member_facts import LauncherState, MemberFact, PagesRead

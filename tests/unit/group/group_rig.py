@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlguard.checkpoint.records import Record
-from rlguard.drive import Decision
+from rlguard.decision import Decision
 from rlguard.group import coordinator, coordinator_facts, facts
 from rlguard.group.view import Mode
 from rlguard.messages import (
