@@ -8,6 +8,7 @@ only another holder ends its turn.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,17 +22,29 @@ DURATION: Final = 10.0
 RENEW: Final = 2.0
 ACT: Final = 7.0
 """A leader acts only within so many seconds after its last renewal, so it has stopped before another one begins."""
+END_WITHIN: Final = 5.0
+"""A turn that does not end so many seconds after it was told to never will."""
 
 
 class Election:
     """One candidate; `holding()` says whether it may act now."""
 
-    def __init__(self, kube: Kube, namespace: str, pod: str, now: Callable[[], float], log: Any) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        pod: str,
+        now: Callable[[], float],
+        log: Any,
+        give_up: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        """`give_up` ends the process at once: what does not heed a cancellation does not heed another one either."""
         self._kube = kube
         self._namespace = namespace
         self._pod = pod
         self._now = now
         self._log = log
+        self._give_up = give_up
         self._seen: tuple[str, float] | None = None
         self._renewed_at: float | None = None
         self._lost = False
@@ -62,10 +75,20 @@ class Election:
             turn.result()
         finally:
             self._renewed_at = None
-            turn.cancel()
-            await asyncio.gather(turn, return_exceptions=True)
+            await self._end(turn)
             await self._mark(leading=False)
             await self._release()
+
+    async def _end(self, turn: asyncio.Future[None]) -> None:
+        """End the turn, or else the process: a former leader that goes on serving would keep all links to itself."""
+        turn.cancel()
+        await asyncio.wait([turn], timeout=END_WITHIN)
+        if turn.done():
+            await asyncio.gather(turn, return_exceptions=True)
+            return
+        stuck = [f"{task.get_name()}: {_where(task)}" for task in asyncio.all_tasks()]
+        self._log.error("the turn as the leader does not end; this process is started again", tasks=stuck)
+        self._give_up()
 
     async def _try(self) -> bool:
         """Take or renew the Lease. False: it is another's, or the API server is away."""
@@ -145,3 +168,13 @@ class Election:
 
     async def _label(self, path: str, value: str | None) -> None:
         await self._kube.patch(path, {"metadata": {"labels": {LABEL: value}}})
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """The functions that a task waits in, outermost first."""
+    names: list[str] = []
+    inner: Any = task.get_coro()
+    while hasattr(inner, "cr_code"):
+        names.append(f"{inner.cr_code.co_name}:{inner.cr_frame.f_lineno if inner.cr_frame else 0}")
+        inner = inner.cr_await
+    return " > ".join([*names, type(inner).__name__])

@@ -20,6 +20,7 @@ from rlguard.io.log import configure
 from rlguard.io.tls import CONTROLLER, Credentials, Key, client_context
 from rlguard.messages import Grant, Message, PodReport, Want
 from rlguard.model import GroupKey, Member
+from rlguard_controller import lease
 from rlguard_controller.controller import Controller
 from rlguard_controller.lease import LABEL, Election
 from rlguard_controller.links import Links
@@ -215,3 +216,25 @@ async def test_a_lease_that_nobody_renews_is_taken_after_its_duration(api: FakeA
     assert not await two._try()
     clock[0] = 11.0
     assert await two._try()
+
+
+async def test_a_turn_that_does_not_end_ends_the_process(
+    api: FakeApi, kube: Kube, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.put(f"{HOME}/pods/one", {})
+    monkeypatch.setattr(lease, "END_WITHIN", 0.1)
+    given_up, over = asyncio.Event(), asyncio.Event()
+
+    async def deaf() -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    one = Election(kube, "rlguard", "one", lambda: 0.0, configure("test"), given_up.set)
+    task = asyncio.create_task(one.run(deaf))
+    await until(one.holding)
+    task.cancel()
+    await asyncio.wait_for(given_up.wait(), 5)
+    over.set()
+    await asyncio.gather(task, return_exceptions=True)
+    assert "deaf" in capsys.readouterr().err
