@@ -13,7 +13,9 @@ from typing import Final
 
 PATIENCE: Final = 10.0
 """Seconds after which a look at the volume is hung."""
-
+MOST_STUCK: Final = 4
+"""Killed looks that the kernel does not let die (D state) before no more are begun."""
+_stuck: set[asyncio.Task[int]] = set()
 
 FOLDER: Final = ".rlguard"
 ABSENT: Final = "not mounted"
@@ -47,6 +49,8 @@ def problem_of(volume: Path) -> str:
 
 async def check(volume: Path) -> str:
     """Look from a child process; a child that hangs is killed and left to the kernel."""
+    if len(_stuck) >= MOST_STUCK:
+        return f"{HUNG}: {volume} has not answered {MOST_STUCK} looks; check its server and this node's mount"
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rlguard_sidecar.rootcheck", str(volume), stdout=asyncio.subprocess.PIPE
     )
@@ -58,6 +62,9 @@ async def check(volume: Path) -> str:
     finally:
         if child.returncode is None:
             child.kill()
+            reaped = asyncio.create_task(child.wait())
+            _stuck.add(reaped)
+            reaped.add_done_callback(_stuck.discard)
     return output.decode().strip() if child.returncode == 0 else f"{volume} cannot be looked at"
 
 
