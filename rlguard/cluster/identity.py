@@ -29,7 +29,8 @@ def identify(context: Context, stored: GroupStatus) -> GroupStatus | None:
         return None
     heard = context.heard(leader.pod.uid)
     if heard is None:
-        return _waiting(stored, f"leader pod {leader.pod.name} has not been heard yet")
+        why = f"leader pod {leader.pod.name} has not been heard yet"
+        return _waiting(stored, f"{why}: {leader.pod.waits}" if leader.pod.waits else why)
     report = heard.report
     if report.disk_generation is None and report.root_state != NO_ROOT:
         return _unreadable(stored, report, context.now - heard.first_at)

@@ -257,6 +257,9 @@ def test_a_group_that_waits_for_members_says_in_kubernetes_words_what_they_wait_
     cluster.run(5)
     assert cluster.group.phase is Phase.PENDING
     assert cluster.group.why == "waiting for members 1; job-0-1 waits: no node is free"
+    nowhere = Cluster(node_names=())
+    nowhere.run(5)
+    assert nowhere.group.why == "leader pod job-0 has not been heard yet: no node is free"
 
 
 def test_whether_a_job_is_fenced_is_unknown_until_its_ranks_run() -> None:
