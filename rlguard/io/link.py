@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from rlguard.errors import BadWireError
@@ -24,6 +25,7 @@ from rlguard.messages import Message
 from rlguard.policy import HEARTBEAT, SUSPECT
 from rlguard.wire import MAX_BYTES, decode, encode
 
+_LOG: Final = structlog.get_logger(__name__)
 RETRY_FIRST: Final = 0.1
 RETRY_MOST: Final = 2.0
 NOTHING: Final = ""
@@ -77,6 +79,22 @@ class LinkState:
     garbage: int = 0
 
 
+class _Garbage:
+    """Says what cannot be read, once per kind: messages repeat themselves each second."""
+
+    def __init__(self, sender: str) -> None:
+        self._sender = sender
+        self._said = ""
+
+    def note(self, problem: str) -> None:
+        """Log it unless it was the last thing said."""
+        if problem != self._said:
+            self._said = problem
+            _LOG.warning(
+                "a message cannot be read: is the other side of another version?", sender=self._sender, problem=problem
+            )
+
+
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
@@ -104,6 +122,7 @@ class Dialler:
         self._context = context
         self._outbox = outbox
         self._on_message = on_message
+        self._garbage = _Garbage("dialled")
 
     async def run(self) -> None:
         """Dial, speak, dial again; the pause between tries grows to `RETRY_MOST` and starts small after a success."""
@@ -144,8 +163,9 @@ class Dialler:
     def _receive(self, text: str | bytes) -> None:
         try:
             message = decode(text)
-        except BadWireError:
+        except BadWireError as error:
             self.state.garbage += 1
+            self._garbage.note(str(error))
             return
         self._on_message(message)
 
@@ -192,9 +212,15 @@ async def accept(
     socket = web.WebSocketResponse(max_msg_size=MAX_BYTES)
     await socket.prepare(request)
 
+    garbage = _Garbage(identity)
+
     def receive(text: str | bytes) -> None:
-        with contextlib.suppress(BadWireError):
-            on_message(identity, decode(text))
+        try:
+            message = decode(text)
+        except BadWireError as error:
+            garbage.note(str(error))
+            return
+        on_message(identity, message)
 
     await converse(socket, box, receive, lambda: outbox(identity) is box)
     return socket

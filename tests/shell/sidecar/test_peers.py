@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pytest
 from authority import Authority
 from fakecontroller import KEY
+from structlog.testing import capture_logs
 from waiting import until
 
 from rlguard.io import link
@@ -103,6 +104,18 @@ async def test_a_member_is_heard_and_gets_its_order(door: Door) -> None:
         door.roster.box("uid-1").publish(ORDER)
         await until(lambda: heard)
         assert heard[0] == ORDER
+
+
+async def test_what_cannot_be_read_is_logged_once_on_both_sides(door: Door) -> None:
+    dialler, heard = member(door, door.authority.credentials(WORKER))
+    with capture_logs() as logs, running(dialler.run()):
+        await until(lambda: door.reports)
+        dialler._outbox._text = '{"type": "MemberReport"}'
+        door.roster.box("uid-1")._text = '{"type": "Order"}'
+        await until(lambda: dialler.state.garbage >= 2, 5)
+        await until(lambda: len(logs) >= 2, 5)
+    assert heard == []
+    assert sorted(log["sender"] for log in logs) == ["dialled", WORKER]
 
 
 async def test_a_link_with_nothing_to_say_stays_open(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
