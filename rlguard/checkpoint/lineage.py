@@ -38,12 +38,23 @@ class NotVisible:
     expected: CheckpointId
     seen: CheckpointId | None
 
+    def __str__(self) -> str:
+        there = f"the newest there is {self.seen}" if self.seen is not None else "none is there"
+        return (
+            f"CheckpointNotVisible: {self.expected} was committed, but {there}; "
+            "bring the files back, or mount the volume that has them"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NothingWhole:
     """Checkpoints are there and every one failed verification: a person must decide, step 0 is no answer."""
 
     broken: tuple[CheckpointId, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.broken))
+        return f"NothingWhole: every checkpoint fails verification ({names}); bring one back whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,9 @@ class BrokenLineage:
     """
 
     incarnation: Incarnation
+
+    def __str__(self) -> str:
+        return f"BrokenLineage: the record of {self.incarnation} is missing or unreadable; bring the file back"
 
 
 Choice = Parent | NotVisible | NothingWhole | BrokenLineage

@@ -290,7 +290,7 @@ def look_again_at(view: View) -> float | None:
 def _say_blocked(view: View, choice: Choice, now: float) -> View:
     if view.blocked is not None or now - view.looked_since < VISIBLE_WAIT:
         return view
-    return replace(view, blocked=f"checkpoint-not-visible: {choice}")
+    return replace(view, blocked=str(choice))
 
 
 def _cannot_load(view: View, saved_by: int | None, members: int) -> bool:

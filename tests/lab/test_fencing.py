@@ -27,7 +27,7 @@ def test_a_group_whose_checkpoints_vanished_is_blocked_and_goes_on_once_they_are
     try:
         job.kubectl("delete", "pod", f"{job.name}-0", "--force", "--grace-period=0")
         eventually(lambda: job.group().get("phase") == "Blocked", 150, job.story)
-        assert "checkpoint-not-visible" in job.group()["why"]
+        assert job.group()["why"].startswith("CheckpointNotVisible: ")
         done = len(log_of(job))
         assert all(line["step"] > 0 for line in log_of(job)[-1:])
     finally:

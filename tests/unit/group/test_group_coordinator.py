@@ -255,7 +255,10 @@ def test_c8_a_checkpoint_that_the_controller_knows_is_waited_for_then_blocks() -
     assert rig.report().phase is Phase.STARTING
     rig.pass_time(20)
     assert rig.report().phase is Phase.BLOCKED
-    assert "checkpoint-not-visible" in rig.report().why
+    assert rig.report().why == (
+        "CheckpointNotVisible: 80@0.1 was committed, but none is there; "
+        "bring the files back, or mount the volume that has them"
+    )
     rig.scan = replace(rig.scan, visible=(CheckpointId(old, 80),))
     rig.pass_time(30)
     assert {order.resume for order in rig.orders().values()} == {CheckpointId(old, 80)}
