@@ -68,6 +68,7 @@ def test_a_stock_job_recovers_in_place_from_a_killed_rank_and_keeps_its_argument
     assert {tuple(line["argv"]) for line in steps_of(LOGS / "steps-rank1.jsonl")} == {(SCRIPT,)}
     assert eventually(lambda: job.condition("Fenced").get("status") == "False", 60, job.story)
     assert job.condition("Guarded")["status"] == "True"
+    assert job.guard()["spec"] == {}, "nobody wrote a Guard: made with defaults"
 
 
 def incarnation(line: dict[str, Any]) -> str:
