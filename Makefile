@@ -5,7 +5,7 @@ VENV := .venv
 USER_VENV := .venv-user
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check unit bench lab-up lab-down clean
+.PHONY: help demo test check bench lab-up lab-down clean
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -31,9 +31,10 @@ check: $(VENV)/.ready ## format, lint, types, layers, unit and law tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/unit tests/law tests/world tests/shell tests/house
+	$(BIN)/pytest -q tests/unit tests/law tests/house
 
 test: check $(USER_VENV)/.ready ## all tests, those on the lab among them (root, Linux)
+	$(BIN)/pytest -v tests/world tests/shell
 	PYTHONPATH=$(CURDIR) $(USER_VENV)/bin/python -m pytest -v tests/torch
 	$(BIN)/pytest -v tests/lab
 
