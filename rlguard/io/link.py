@@ -127,7 +127,10 @@ class Dialler:
     async def run(self) -> None:
         """Dial, speak, dial again; the pause between tries grows to `RETRY_MOST` and starts small after a success."""
         pause = RETRY_FIRST
-        async with aiohttp.ClientSession(trust_env=False) as session:
+        # A connection that was refused must not be kept for the next try: behind a Service it would lead to the same
+        # process again, for ever, after another one has become the leader.
+        afresh = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(trust_env=False, connector=afresh) as session:
             while True:
                 opened, refused = self.state.opened, self.state.refused
                 await self._once(session)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
+from aiohttp import web
 from authority import Authority
 from fakecontroller import KEY
 from structlog.testing import capture_logs
@@ -19,7 +20,7 @@ from rlguard.io import link
 from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder
 from rlguard.io.link import Dialler, Outbox, Target
-from rlguard.io.tls import Credentials, Key, anonymous_context, client_context, pod_identity
+from rlguard.io.tls import Credentials, Key, anonymous_context, client_context, pod_identity, server_context
 from rlguard.messages import MemberReport, Message, Order, Ranks, Want
 from rlguard.model import Incarnation, Member
 from rlguard_sidecar.peers import PATH, PeerServer, Reach, Roster
@@ -104,6 +105,28 @@ async def test_a_member_is_heard_and_gets_its_order(door: Door) -> None:
         door.roster.box("uid-1").publish(ORDER)
         await until(lambda: heard)
         assert heard[0] == ORDER
+
+
+async def test_each_try_is_a_new_connection_so_that_a_service_can_lead_it_elsewhere(authority: Authority) -> None:
+    callers: list[object] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        callers.append(request.transport.get_extra_info("peername") if request.transport else None)
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_get(PATH, refuse)
+    context, outbox = client_context(authority.credentials(WORKER)), Outbox()
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server_context(authority.credentials(LEADER)))
+    await site.start()
+    target = Target(f"https://127.0.0.1:{runner.addresses[0][1]}{PATH}", LEADER)
+    dialler = Dialler(lambda: target, lambda: context, outbox, lambda _: None)
+    with running(dialler.run()):
+        await until(lambda: len(callers) >= 2)
+    await runner.cleanup()
+    assert callers[0] != callers[1]
 
 
 async def test_what_cannot_be_read_is_logged_once_on_both_sides(door: Door) -> None:
