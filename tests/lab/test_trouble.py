@@ -96,3 +96,19 @@ def test_without_an_api_server_training_goes_on_and_a_rank_is_restarted(job: Job
         os.kill(server, signal.SIGCONT)
     eventually(lambda: f"{job.group().get('generation')}.{job.group().get('attempt')}" == after, 60, job.story)
     assert [member["uid"] for member in job.running()["world"]] == [member["uid"] for member in world]
+
+
+def test_a_controller_that_takes_over_while_the_other_lives_is_told_everything(
+    guarded_cluster: Cluster, job: Job
+) -> None:
+    lease = ("-n", SYSTEM, "lease", "rlguard-controller")
+    selector = ("-n", SYSTEM, "pods", "-l", "app.kubernetes.io/component=controller")
+    holder = guarded_cluster.get(*lease)["spec"]["holderIdentity"]
+    names = [pod["metadata"]["name"] for pod in guarded_cluster.get(*selector)["items"]]
+    other = next(name for name in names if name != holder)
+    patch = f'{{"spec": {{"holderIdentity": "{other}"}}}}'
+    guarded_cluster.kubectl("-n", SYSTEM, "patch", "lease", "rlguard-controller", "--type=merge", "-p", patch)
+    time.sleep(5)  # the former leader has hung up by now
+    step = job.group()["step"]
+    eventually(lambda: job.group()["step"] > step + 20, 40, job.story)
+    assert guarded_cluster.get(*lease)["spec"]["holderIdentity"] == other
