@@ -36,7 +36,7 @@ check: $(VENV)/.ready ## format, lint, types, layers, unit and law tests
 test: check $(USER_VENV)/.ready ## all tests, those on the lab among them (root, Linux)
 	$(BIN)/pytest -v tests/world tests/shell
 	PYTHONPATH=$(CURDIR) $(USER_VENV)/bin/python -m pytest -v tests/torch
-	$(BIN)/pytest -v tests/lab
+	$(BIN)/pytest -v -p no:randomly tests/lab
 
 bench: $(VENV)/.ready $(USER_VENV)/.ready ## every benchmark, as one table
 	$(BIN)/python benchmarks/all.py
