@@ -227,7 +227,7 @@ class Timing:
     same_step_limit: int
     attempts: int
     attempts_window: float
-    keep: int
+    keep: int = 3
 
 
 @dataclass(frozen=True, slots=True)

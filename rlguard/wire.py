@@ -2,7 +2,8 @@
 
 One codec for every frozen dataclass of the vocabulary. JSON form: dataclass and NamedTuple -> object with every field;
 a type with `parse` (Incarnation, CheckpointId) -> string; enum -> its value; tuple -> array; None -> null. Unknown
-fields are ignored, so that a newer peer can add some. Pure.
+fields are ignored and fields with a default may be missing, so that processes of two versions understand each other:
+a field that is added later needs a default. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import types
 import typing
+from collections.abc import Collection
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -103,14 +105,21 @@ def _build_record(kind: Any, value: Any, at: str) -> Any:
     if not isinstance(value, dict):
         raise BadWireError(f"{at}: expected an object, got {value!r:.60}")
     hints = _hints(kind)
-    missing = [name for name in hints if name not in value]
+    missing = [name for name in hints if name not in value and name not in _optional(kind)]
     if missing:
         raise BadWireError(f"{at}: missing {', '.join(missing)}")
-    fields = {name: _build(hint, value[name], f"{at}.{name}") for name, hint in hints.items()}
+    fields = {name: _build(hint, value[name], f"{at}.{name}") for name, hint in hints.items() if name in value}
     try:
         return kind(**fields)
     except ValueError as error:
         raise BadWireError(f"{at}: {error}") from error
+
+
+def _optional(kind: Any) -> Collection[str]:
+    """The fields with a default: those that an older peer does not send yet."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
+    return [field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING]
 
 
 _HINTS: dict[Any, dict[str, Any]] = {}

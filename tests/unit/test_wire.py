@@ -109,3 +109,11 @@ def test_the_place_is_told_through_all_levels() -> None:
     report = {**dict.fromkeys(GroupReport.__dataclass_fields__, 0), "incarnation": "1.1", "phase": "Running"}
     with pytest.raises(BadWireError, match=r"here\.why: expected str"):
         from_json(GroupReport, report, "here")
+
+
+def test_a_field_with_a_default_may_be_missing_from_an_older_peer() -> None:
+    older = {"stage_interval": 1.0, "flush_interval": 2.0, "stall_limit": 3.0, "same_step_limit": 4, "attempts": 5}
+    timing = from_json(Timing, {**older, "attempts_window": 6.0})
+    assert timing.keep == Timing(1.0, 2.0, 3.0, 4, 5, 6.0).keep
+    with pytest.raises(BadWireError, match="missing attempts_window"):
+        from_json(Timing, older)
