@@ -18,6 +18,9 @@ INCIDENTS: Final = "incidents"
 COMPLETED: Final = "completed.json"
 MANIFEST: Final = "rlguard.json"
 
+MOST: Final = 10**12
+"""No life of a group counts so far; a greater number was made up, and counting on from it would run out of digits."""
+
 _CLAIM: Final = ".claim"
 _RECORD: Final = ".json"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -51,7 +54,7 @@ def parse_incarnation(name: str) -> Incarnation | None:
         incarnation = Incarnation.parse(name)
     except ValueError:
         return None
-    return incarnation if str(incarnation) == name else None
+    return incarnation if str(incarnation) == name and max(incarnation) <= MOST else None
 
 
 def parse_claim(name: str) -> Incarnation | None:
@@ -70,7 +73,7 @@ def parse_checkpoint(name: str) -> CheckpointId | None:
         checkpoint = CheckpointId.parse(name)
     except ValueError:
         return None
-    return checkpoint if str(checkpoint) == name else None
+    return checkpoint if str(checkpoint) == name and max(checkpoint.incarnation) <= MOST else None
 
 
 def parse_tmp(name: str) -> TmpName | None:

@@ -42,3 +42,12 @@ def test_a_data_file_cannot_lead_elsewhere_or_pose_as_the_manifest(name: str) ->
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "objects-0.pt"])
 def test_what_a_distributed_checkpoint_holds_is_a_data_file(name: str) -> None:
     assert names.is_data_file(name)
+
+
+@pytest.mark.parametrize("number", [names.MOST + 1, 10**18 - 1])
+def test_a_number_that_nobody_can_have_counted_to_is_foreign(number: int) -> None:
+    """Counting on from it would make a name that nothing can read."""
+    assert names.parse_claim(f"{number}.1.claim") is None
+    assert names.parse_record(f"1.{number}.json") is None
+    assert names.parse_checkpoint(f"5@{number}.1") is None
+    assert names.parse_claim(f"{names.MOST}.{names.MOST}.claim") == Incarnation(names.MOST, names.MOST)
