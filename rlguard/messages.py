@@ -200,8 +200,9 @@ class PodReport:
     """Sidecar to controller. `port` is where its sidecar listens for peers on the pod's address.
 
     `root_state`: "ok", "none" (no checkpoint root configured) or what is wrong with it, in words.
-    `disk_generation` is the newest generation under the checkpoint root, None when it cannot be read; `lineage` says
-    whether the root holds any record of this job.
+    `disk_generation` is the newest generation under the checkpoint root, None when it cannot be read. `reached`: the
+    step of the pod's slowest rank and its incarnation, so that the last step of a lost leader is known to whoever
+    leads the controllers by then.
     """
 
     key: GroupKey
@@ -215,6 +216,7 @@ class PodReport:
     terminating: bool
     untouched: bool
     group: GroupReport | None
+    reached: CheckpointId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,14 @@ class Cluster:
             terminating=False,
             untouched=toy.untouched,
             group=self.coordinate(toy) if toy.pod.index == 0 else None,
+            reached=self.reached(leader),
         )
+
+    def reached(self, leader: ToyPod | None) -> CheckpointId | None:
+        """All ranks step together; a member knows how far, also when its leader is gone."""
+        if leader is None or not leader.step:
+            return None
+        return CheckpointId(Incarnation(leader.generation, leader.attempt), leader.step)
 
     def member(self, toy: ToyPod) -> Member:
         """The pod as a member."""
@@ -344,7 +351,7 @@ class Cluster:
     def train(self, toy: ToyPod, grant: Grant) -> None:
         """Start another attempt if need be, else make a step; every tenth is saved."""
         if toy.world_number != grant.world_number:
-            toy.world_number, toy.attempt = grant.world_number, toy.attempt + 1
+            toy.world_number, toy.attempt, toy.generation = grant.world_number, toy.attempt + 1, grant.generation
             toy.newest = grant.expected
             toy.step = grant.expected.step if grant.expected else 0
             self.disk_generation = grant.generation if self.disk_generation is not None else None

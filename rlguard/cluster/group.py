@@ -12,7 +12,7 @@ from rlguard.cluster.removal import removal, settle
 from rlguard.cluster.status import GroupStatus
 from rlguard.cluster.worlds import next_world
 from rlguard.messages import GroupReport
-from rlguard.model import Phase
+from rlguard.model import Incarnation, Phase
 
 OVER: Final = (Phase.COMPLETED, Phase.GAVE_UP)
 """Phases that only a person ends."""
@@ -42,7 +42,7 @@ def _absorb(context: Context, stored: GroupStatus) -> GroupStatus:
     """The status with what the coordinator of this generation said last; its phase only while it is heard."""
     last = _last_words(context, stored)
     if last is None:
-        return stored
+        return replace(stored, step=_reached(context, stored))
     fresh = context.report(stored)
     group = replace(
         stored,
@@ -57,6 +57,14 @@ def _absorb(context: Context, stored: GroupStatus) -> GroupStatus:
     if fresh is None:
         return replace(group, why=f"the leader's sidecar is silent: {_proof(context)}")
     return replace(group, phase=fresh.phase, why=fresh.why)
+
+
+def _reached(context: Context, stored: GroupStatus) -> int | None:
+    """How far the group got, by its members: the stored step is seconds old when leader and controller went at once."""
+    running = Incarnation(stored.generation, stored.attempt)
+    told = [heard.report.reached for seen in context.members.values() if (heard := context.heard(seen.pod.uid))]
+    steps = [reached.step for reached in told if reached is not None and reached.incarnation == running]
+    return max([*steps, stored.step] if stored.step is not None else steps, default=None)
 
 
 def known_fenced(stored: GroupStatus, last: GroupReport) -> bool | None:

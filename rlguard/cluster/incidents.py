@@ -51,11 +51,18 @@ def _resumed(context: Context, stored: GroupStatus, report: GroupReport, inciden
         return incident
     if _generation(incident) >= report.incarnation.generation:
         return incident
-    if incident.resumed is None and report.newest is not None and stored.step is not None:
-        lost = max(0, stored.step - report.newest.step)
-        incident = replace(incident, resumed=report.newest, lost_steps=lost)
+    if incident.lost_steps is None and report.phase in (Phase.STARTING, Phase.RUNNING) and stored.step is not None:
+        incident = _cost(incident, stored.step, report)
     stepped = incident.first_step_at is None and report.phase is Phase.RUNNING
     return replace(incident, first_step_at=context.clock.wall) if stepped else incident
+
+
+def _cost(incident: Incident, reached: int, report: GroupReport) -> Incident:
+    """What a recreation resumed from: a checkpoint of its own generation came later, so then it began at step 0."""
+    newest = report.newest
+    parent = newest if newest is not None and newest.incarnation.generation < report.incarnation.generation else None
+    lost = reached - (parent.step if parent is not None else 0)
+    return replace(incident, resumed=parent, lost_steps=max(0, lost))
 
 
 def _generation(incident: Incident) -> int:

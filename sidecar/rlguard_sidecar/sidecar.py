@@ -24,6 +24,7 @@ from rlguard.messages import (
     PodReport,
     Ranks,
 )
+from rlguard.model import CheckpointId
 from rlguard.policy import HEARTBEAT
 from rlguard_sidecar.coordinator import Coordinator
 from rlguard_sidecar.kept import KeptCredentials
@@ -176,10 +177,10 @@ class Sidecar:
     # ---- what is said
 
     def _report(self, report: MemberReport) -> None:
+        changed, self._own_report = report != self._own_report, report
         if self._coordinator is None:
             self._to_coordinator.publish(report)
-        elif report != self._own_report:
-            self._own_report = report
+        elif changed:
             self._coordinator.heard(report)
 
     def _order(self, uid: str, order: Order) -> None:
@@ -217,8 +218,15 @@ class Sidecar:
                 terminating=self._terminating,
                 untouched=self._untouched,
                 group=self._group,
+                reached=self._reached(),
             )
         )
+
+    def _reached(self) -> CheckpointId | None:
+        report = self._own_report
+        if report is None or report.incarnation is None or report.step is None:
+            return None
+        return CheckpointId(report.incarnation, report.step)
 
     async def _beat(self) -> None:
         """What links do between pods, for the leader pod's own member; and time left, as of now."""

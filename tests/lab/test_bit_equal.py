@@ -46,7 +46,7 @@ def test_a_killed_run_ends_bit_equal_to_an_undisturbed_one_without_rlguard(
     at, rank = CHANCE.randrange(8, 18), CHANCE.randrange(2)
     log = guarded / f"steps-rank{rank}.jsonl"
     eventually(lambda: any(line["step"] >= at for line in steps_of(log)), 120, job.story)
-    job.kill_rank_unasked(job.group()["world"][rank]["node"])
+    job.kill_rank(job.group()["world"][rank]["pod"])
     expected = eventually(lambda: digests(bare), 120, undisturbed.pods)
     assert expected[0] != expected[1], "ranks have generators and environments of their own"
     assert eventually(lambda: digests(guarded), 120, job.story) == expected

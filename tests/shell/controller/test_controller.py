@@ -157,6 +157,7 @@ async def test_a_pod_cannot_speak_for_another(
     liar.outbox.publish(report())
     await until(lambda: refused)
     assert refused[0] == 1
+    await until(lambda: "status" in api.objects.get(GUARD, {}))
     assert api.objects[GUARD]["status"]["groups"][0].get("generation", 0) == 0
     liar.task.cancel()
 

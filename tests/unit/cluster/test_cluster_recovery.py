@@ -7,7 +7,7 @@ from cluster_kit import Cluster
 from rlguard.cluster.actions import DeletePod, ScaleJob, WriteStatus
 from rlguard.cluster.bare import BARE_TRIES
 from rlguard.messages import Want
-from rlguard.model import Phase, Repair, Rung
+from rlguard.model import CheckpointId, Incarnation, Phase, Repair, Rung
 
 ELASTIC = {"elastic": {"minMembers": 1}}
 
@@ -377,3 +377,30 @@ def test_pods_from_before_the_guard_keep_training() -> None:
     cluster = Cluster(injector=False)
     cluster.run(60)
     assert cluster.deleted() == []
+
+
+def test_the_last_step_of_a_leader_that_went_with_the_controller_is_known_by_the_members() -> None:
+    cluster = Cluster().running()
+    cluster.run(15)
+    leader = next(toy for toy in cluster.pods.values() if toy.pod.index == 0)
+    cluster.kill_node("a")
+    stored = cluster.group.step or 0
+    leader.step = stored + 4  # done, and told to the controller that is gone
+    cluster.start_controller()
+    cluster.run(120)
+    assert cluster.group.generation == 2
+    incident = cluster.group.incidents[-1]
+    assert incident.decision is Rung.RECREATE
+    assert incident.resumed == CheckpointId(Incarnation(1, 1), 10)
+    assert incident.lost_steps == leader.step - 10
+
+
+def test_a_recreated_group_with_nothing_committed_lost_all_its_steps() -> None:
+    cluster = Cluster().running()
+    cluster.run(3)
+    leader = next(toy for toy in cluster.pods.values() if toy.pod.index == 0)
+    cluster.kill_node("a")
+    cluster.run(120)
+    incident = cluster.group.incidents[-1]
+    assert incident.decision is Rung.RECREATE
+    assert (incident.resumed, incident.lost_steps) == (None, leader.step)
