@@ -170,7 +170,7 @@ def test_without_a_controller_the_lost_leader_is_not_recovered_and_the_demo_name
     tmp_path: Path, lab: Lab
 ) -> None:
     kubectl = [str(lab.binaries / "kubectl"), "--kubeconfig", str(lab.kubeconfig), "-n", "rlguard-system", "scale"]
-    scale = [*kubectl, "deployment/rlguard-controller", "--timeout=60s"]
+    scale = [*kubectl, "deployment/rlguard-controller"]
     demo = subprocess.Popen(
         [*RLGUARD, "demo", "--keep", "--build", str(tmp_path), "--no-baseline", "--only", "leader-lost"],
         stdout=subprocess.PIPE,
