@@ -171,19 +171,15 @@ def test_without_a_controller_the_lost_leader_is_not_recovered_and_the_demo_name
 ) -> None:
     kubectl = [str(lab.binaries / "kubectl"), "--kubeconfig", str(lab.kubeconfig), "-n", "rlguard-system", "scale"]
     scale = [*kubectl, "deployment/rlguard-controller"]
-    demo = subprocess.Popen(
-        [*RLGUARD, "demo", "--keep", "--build", str(tmp_path), "--no-baseline", "--only", "leader-lost"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert demo.stdout is not None
+    command = [*RLGUARD, "demo", "--keep", "--build", str(tmp_path), "--no-baseline", "--only", "leader-lost"]
     output = []
-    for line in demo.stdout:
-        output.append(line)
-        if "the guarded job steps on" in line:
-            subprocess.run([*scale, "--replicas=0"], check=True, capture_output=True)
-    status = demo.wait(timeout=60)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            output.append(line)
+            if "the guarded job steps on" in line:
+                subprocess.run([*scale, "--replicas=0"], check=True, capture_output=True)
+        status = demo.wait(timeout=60)
     subprocess.run([*scale, "--replicas=2"], check=True, capture_output=True)
     assert status == 1, "".join(output)
     assert "Act failed: leader-lost" in "".join(output)
