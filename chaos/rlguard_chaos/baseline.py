@@ -16,7 +16,8 @@ from rlguard_chaos.faults import KILL_RANK
 from rlguard_chaos.kubectl import Kubectl
 
 LOOK_EVERY: Final = 0.25
-START_WITHIN: Final = 120.0
+START_WITHIN: Final = 300.0
+"""Stock torchrun whose leader looks up its own name before DNS knows it waits two minutes and is started again."""
 RECOVER_WITHIN: Final = 120.0
 LEADER_WATCHED: Final = 90.0
 """How long the bare job is watched after its leader's node died."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kit import Job
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 STEPS = 25
 CHANCE = random.Random(7)  # noqa: S311  # which step and rank are hit, the same in every run
 
@@ -47,7 +47,8 @@ def test_a_killed_run_ends_bit_equal_to_an_undisturbed_one_without_rlguard(
     log = guarded / f"steps-rank{rank}.jsonl"
     eventually(lambda: any(line["step"] >= at for line in steps_of(log)), 120, job.story)
     job.kill_rank(job.group()["world"][rank]["pod"])
-    expected = eventually(lambda: digests(bare), 120, undisturbed.pods)
+    # Stock torchrun whose leader looks up its own name too early waits two minutes for itself and is started again.
+    expected = eventually(lambda: digests(bare), 300, undisturbed.pods)
     assert expected[0] != expected[1], "ranks have generators and environments of their own"
     assert eventually(lambda: digests(guarded), 120, job.story) == expected
     eventually(lambda: job.group().get("phase") == "Completed", 60, job.story)
