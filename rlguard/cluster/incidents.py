@@ -51,7 +51,9 @@ def _resumed(context: Context, stored: GroupStatus, report: GroupReport, inciden
         return incident
     if _generation(incident) >= report.incarnation.generation:
         return incident
-    if incident.lost_steps is None and report.phase in (Phase.STARTING, Phase.RUNNING) and stored.step is not None:
+    # Until its lineage record is written the coordinator names no newest checkpoint, whatever it is going to choose.
+    chosen = report.newest is not None or report.phase is Phase.RUNNING
+    if incident.lost_steps is None and chosen and stored.step is not None:
         incident = _cost(incident, stored.step, report)
     stepped = incident.first_step_at is None and report.phase is Phase.RUNNING
     return replace(incident, first_step_at=context.clock.wall) if stepped else incident
