@@ -329,16 +329,17 @@ class Cluster:
         stop = bool(exclude or recreate or grant.save_within is not None)
         toy.stopped_at = (toy.stopped_at or self.now) if stop else None
         saved = stop and self.now - (toy.stopped_at or self.now) >= 2
+        starting = not stop and bool(world) and toy.world_number != grant.world_number
         if not stop and world:
             self.train(toy, grant)
         return GroupReport(
             incarnation=Incarnation(grant.generation, toy.attempt),
-            phase=self.phase(toy, stop, bool(world)),
+            phase=Phase.STARTING if starting else self.phase(toy, stop, bool(world)),
             why="",
             world=tuple(member.uid for member in world),
             world_number=toy.world_number,
-            step=toy.step or None,
-            newest=toy.newest,
+            step=None if starting else toy.step or None,
+            newest=None if starting else toy.newest,  # named once the lineage record is written
             reshardable=self.reshardable,
             fenced=True,
             saved=saved,
