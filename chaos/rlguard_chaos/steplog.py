@@ -43,8 +43,3 @@ def _parse(line: str) -> LoggedStep | None:
 def first_after(steps: list[LoggedStep], moment: float) -> LoggedStep | None:
     """The first step finished after `moment` (Unix seconds)."""
     return next((step for step in steps if step.at > moment), None)
-
-
-def furthest_before(steps: list[LoggedStep], moment: float) -> int | None:
-    """The furthest step finished before `moment`."""
-    return max((step.step for step in steps if step.at <= moment), default=None)

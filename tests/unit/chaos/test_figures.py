@@ -28,12 +28,10 @@ def test_a_torn_last_line_of_a_killed_rank_is_left_out(tmp_path: Path) -> None:
     assert steplog.read(tmp_path / "absent") == []
 
 
-def test_the_first_step_after_a_moment_and_the_furthest_before_it() -> None:
+def test_the_first_step_after_a_moment() -> None:
     """What the figures of an act are made of."""
     assert steplog.first_after(STEPS, 11.5) == STEPS[2]
     assert steplog.first_after([LoggedStep(5.0, 1, 2, 20.0, None)], 4.0) is not None, "a bare job has no incarnation"
-    assert steplog.furthest_before(STEPS, 11.5) == 2
-    assert steplog.furthest_before(STEPS, 1.0) is None
 
 
 def test_the_curve_has_one_line_for_each_incarnation_and_a_mark_for_each_fault() -> None:
