@@ -21,7 +21,7 @@ from rlguard_chaos.judge import GroupSeen
 from rlguard_chaos.kubectl import Kubectl
 from rlguard_chaos.lab import Lab
 from rlguard_chaos.narrate import Narrator
-from rlguard_chaos.run import LOOK_EVERY, Act, GuardWatch, run_experiment, steady
+from rlguard_chaos.run import HOOK_HINT, LOOK_EVERY, Act, GuardWatch, run_experiment, steady
 
 MOST_BYTES: Final = 1 << 20
 MOST_DEEP: Final = 20
@@ -167,8 +167,7 @@ async def _committed(watch: GuardWatch) -> GroupSeen:
     deadline = time.monotonic() + COMMITTED_WITHIN
     while (group := watch.seen or group).newest is None:
         if time.monotonic() > deadline:
-            problem = f"no checkpoint was committed within {COMMITTED_WITHIN:.0f} s"
-            raise TransientError(f"{problem}: is the training hook at work? See 'kubectl describe guard {JOB}'")
+            raise TransientError(f"no checkpoint was committed within {COMMITTED_WITHIN:.0f} s: {HOOK_HINT}")
         await asyncio.sleep(LOOK_EVERY)
     return group
 

@@ -18,6 +18,9 @@ from rlguard_chaos.narrate import Narrator
 
 STEADY_WITHIN: Final = 180.0
 """Seconds a job may take to become Running before an experiment begins."""
+STEPLESS_WITHIN: Final = 60.0
+"""Seconds a job may be Running before it has told a step; without the training hook it never tells one."""
+HOOK_HINT: Final = "is the training hook at work? See 'kubectl describe guard'"
 LOOK_EVERY: Final = 0.25
 
 
@@ -88,11 +91,17 @@ async def run_experiment(experiment: Experiment, hands: Hands, narrator: Narrato
 
 async def steady(watch: GuardWatch, within: float = STEADY_WITHIN) -> GroupSeen:
     """Wait until the group is Running and has stepped. Raises TransientError with its phase when it does not."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    stepless_until: float | None = None
+    while (now := loop.time()) < deadline:
         group = watch.seen
-        if group is not None and group.phase == "Running" and group.step is not None:
+        if group is None or group.phase != "Running":
+            stepless_until = None
+        elif group.step is not None:
             return group
+        elif now > (stepless_until := stepless_until or now + STEPLESS_WITHIN):
+            raise TransientError(f"the ranks run, but told no step in {STEPLESS_WITHIN:.0f} s: {HOOK_HINT}")
         await asyncio.sleep(LOOK_EVERY)
     phase = watch.seen.phase if watch.seen else "not reported"
     raise TransientError(f"the job is not Running within {within:.0f} s (phase {phase}); see 'kubectl describe guard'")

@@ -226,9 +226,11 @@ def namespace_for(cluster: Cluster, what: str) -> Iterator[str]:
     delete_namespace(cluster, name)
     eventually(lambda: cluster.call("get", "namespace", name).returncode)
     cluster.kubectl("create", "namespace", name)
-    control.create_shared_volume(name)
-    yield name
-    delete_namespace(cluster, name)
+    try:
+        control.create_shared_volume(name)
+        yield name
+    finally:
+        delete_namespace(cluster, name)
 
 
 def start(cluster: Cluster, namespace: str, manifest: dict[str, Any], guard: dict[str, Any] | None = None) -> Job:
