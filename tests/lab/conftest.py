@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kit import Job
 
 NODES = 3
+SHARED_MIB = 2048
 
 
 @pytest.fixture(scope="session")
@@ -34,13 +35,13 @@ def machine() -> Iterator[None]:
 @pytest.fixture
 def lab(machine: None) -> labs.Lab:  # noqa: ARG001  # a fixture asks for another by its name
     """A running lab of three nodes, started for the first test that needs it and for one that follows a removal."""
-    return labs.Lab() if layout.RECORD.exists() else labs.up(NODES)
+    return labs.Lab() if layout.RECORD.exists() else labs.up(NODES, shared_mib=SHARED_MIB)
 
 
 @pytest.fixture(scope="module")
 def guarded_cluster(machine: None) -> Cluster:  # noqa: ARG001  # a fixture asks for another by its name
     """The lab of three nodes with rlguard installed by helm, mended and installed again where it is not so."""
-    cluster = Cluster(labs.up(NODES))
+    cluster = Cluster(labs.up(NODES, shared_mib=SHARED_MIB))
     install(cluster)
     return cluster
 

@@ -123,7 +123,17 @@ class Job:
         group = self.group()
         told = {name: group.get(name) for name in ("phase", "why", "generation", "attempt", "step", "newest")}
         incidents = [(item["fault"], item["decision"], item["detail"]) for item in group.get("incidents", [])]
-        return f"{told}, {incidents}"
+        return f"{told}, {incidents}\n{self._surroundings()}"
+
+    def _surroundings(self) -> str:
+        """All pods, what this job's own last said, and the newest events of its namespace."""
+        said = [self.cluster.call("get", "pods", "-A", "-o", "wide").stdout]
+        for pod in self.pods():
+            words = ("-n", self.namespace, "logs", pod, "-c", "rlguard-sidecar", "--tail=8")
+            done = self.cluster.call(*words)
+            said.append(f"{pod}: {done.stdout}{done.stderr}")
+        events = self.cluster.call("-n", self.namespace, "get", "events", "--sort-by=.lastTimestamp").stdout
+        return "\n".join([*said, *events.splitlines()[-15:]])
 
     def condition(self, kind: str) -> dict[str, Any]:
         """A condition of the Guard; empty while it is not there."""

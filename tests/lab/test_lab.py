@@ -267,5 +267,5 @@ def test_up_builds_anew_over_what_a_killed_start_left() -> None:
     time.sleep(3)
     starting.kill()
     starting.wait()
-    labs.up(3)
+    labs.up(3, shared_mib=2048)
     assert all(api.is_ready(node) for node in api.nodes().values())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 from kit import QUICK, SYSTEM, endless, eventually, incarnation, log_of, namespace_for, start, steps_on
 
-from rlguard_chaos.lab import fakes
+from rlguard_chaos.lab import fakes, layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kit import Cluster, Job
 
@@ -71,6 +74,40 @@ def test_a_checkpoint_folder_that_refuses_writes_costs_no_step_until_it_is_neede
     resumed = job.running()["incidents"][-1]["resumed"]
     assert resumed is not None
     assert int(resumed.partition("@")[0]) >= int(newest.partition("@")[0]), "nothing that was committed is lost"
+
+
+def test_a_full_checkpoint_folder_costs_no_step_and_is_used_again_once_there_is_room(job: Job) -> None:
+    before, newest = incarnation(job), job.group()["newest"]
+    with filled(layout.SHARED_FOLDER, leave=size_of(job.root / "steps" / newest) // 2):
+        lines = steps_on(job, more=30)
+        assert {line["incarnation"] for line in lines} == {before}, "training does not wait for it"
+        eventually(lambda: "No space left" in job.group()["why"], 30, job.story)
+        kept = job.group()["newest"]
+        job.kill_rank(job.group()["world"][-1]["pod"])
+        eventually(lambda: incarnation(job) != before, 60, job.story)
+        first = next(line for line in log_of(job) if line["incarnation"] != before and line["step"] > lines[-1]["step"])
+        assert first["step"] - 1 > int(kept.partition("@")[0]), "from memory, which was newer than what is on disk"
+    eventually(lambda: job.group()["newest"].partition("@")[2] == incarnation(job), 60, job.story)
+    assert "No space left" not in job.running()["why"]
+
+
+@contextlib.contextmanager
+def filled(folder: Path, leave: int) -> Iterator[None]:
+    """The folder's file system has no more than `leave` bytes free."""
+    assert folder.is_mount(), "the lab's shared folder is no file system of its own"
+    ballast = folder / "ballast"
+    seen = os.statvfs(folder)
+    try:
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, seen.f_bavail * seen.f_frsize - leave)
+        yield
+    finally:
+        ballast.unlink(missing_ok=True)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in it."""
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def test_a_coordinator_killed_in_the_middle_of_a_save_finishes_what_was_begun(job: Job) -> None:

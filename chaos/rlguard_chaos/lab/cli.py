@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from rlguard.errors import BadConfigError
 from rlguard_chaos.lab import lab, layout
 from rlguard_chaos.lab.host import require_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MOST_SHARED_MIB = 1 << 20
 NODE_ACTIONS = {
     "kill": "pull the plug: silent at once, everything on it dead",
     "start": "boot a killed node (new boot id) and wait until it is Ready",
@@ -47,6 +49,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--production-timers", action="store_true", help="Kubernetes' default timings, not the fast ones"
     )
+    start.add_argument(
+        "--shared-mib", type=int, default=0, metavar="MIB", help="the shared folder is in memory and can be filled up"
+    )
     start.set_defaults(run=_up)
     verbs.add_parser("down", help="remove the lab and everything it made").set_defaults(run=_down)
     verbs.add_parser("status", help="what runs").set_defaults(run=_status)
@@ -69,7 +74,15 @@ def _speaker(console: Console) -> Callable[[str], None]:
 def _up(arguments: argparse.Namespace) -> int:
     console = Console()
     say = _speaker(console)
-    lab.up(arguments.nodes, binaries=arguments.binaries, production_timers=arguments.production_timers, say=say)
+    if not 0 <= arguments.shared_mib <= MOST_SHARED_MIB:
+        raise BadConfigError(f"--shared-mib must be 0 to {MOST_SHARED_MIB}, not {arguments.shared_mib}")
+    lab.up(
+        arguments.nodes,
+        binaries=arguments.binaries,
+        production_timers=arguments.production_timers,
+        shared_mib=arguments.shared_mib,
+        say=say,
+    )
     console.print(f"export KUBECONFIG={layout.ADMIN_KUBECONFIG}", highlight=False)
     return 0
 

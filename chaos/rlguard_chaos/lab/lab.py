@@ -15,6 +15,7 @@ from rlguard_chaos.lab import api, layout, processes
 from rlguard_chaos.lab.host import (
     LabError,
     attempt,
+    call,
     lab_lock,
     mounts_under,
     require_machine,
@@ -31,13 +32,17 @@ REMOVE_TRIES = 5
 
 @dataclass(frozen=True)
 class Record:
-    """What `lab.json` says of the lab on this machine. phase: starting (perhaps half made) or up."""
+    """What `lab.json` says of the lab on this machine. phase: starting (perhaps half made) or up.
+
+    shared_mib: size of the shared folder, which is then a file system of its own in memory; 0: of this machine's disk.
+    """
 
     phase: str
     nodes: int
     production_timers: bool
     binaries: str
     checkout: str
+    shared_mib: int = 0
 
 
 class Lab:
@@ -110,9 +115,12 @@ def up(
     *,
     binaries: str | None = None,
     production_timers: bool = False,
+    shared_mib: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Lab:
     """Start the lab, or mend the running one so that all its nodes are Ready. `say` is told each step.
+
+    `shared_mib` makes the shared folder a file system of this size that can be filled up; a running lab keeps its own.
 
     Raises BadConfigError where no lab can run or another one does, LabError when a part does not start.
     """
@@ -134,7 +142,7 @@ def up(
         if record or layout.STATE.exists():
             say("removing what an interrupted start left")
         _remove_everything()
-        _build(Record("starting", nodes, production_timers, str(folder), str(layout.CHECKOUT)), say)
+        _build(Record("starting", nodes, production_timers, str(folder), str(layout.CHECKOUT), shared_mib), say)
     return Lab()
 
 
@@ -168,6 +176,9 @@ def _build(record: Record, say: Callable[[str], None]) -> None:
     folder = Path(record.binaries)
     names = [layout.node_name(index) for index in range(record.nodes)]
     layout.SHARED_FOLDER.mkdir(parents=True)
+    if record.shared_mib:
+        size = f"size={record.shared_mib}m"
+        call("mount", "--no-mtab", "-t", "tmpfs", "-o", size, "rlguard-lab-shared", layout.SHARED_FOLDER)
     private_folder(layout.NAMESPACES)
     write_whole(layout.RECORD, json.dumps(asdict(record)))
     control.create_bridge()
