@@ -2,8 +2,10 @@
 
 The API server lets a pod through when the injector does not answer (a cluster must not depend on it). In a group that
 has been guarded before such a pod is worse than none: with no launcher and no lineage it begins at step 0, beside the
-job's own checkpoints (A9). Its first creation may be unlucky, so it is deleted and tried again, a few times; with an
-injector that never answers it is then left alone, because rlguard's failure must not stop training.
+job's own checkpoints (A9). In a group that begins it makes a job that nobody guards, for days, out of one unlucky
+second. So it is deleted and tried again, a few times; with an injector that never answers it is then left alone,
+because rlguard's failure must not stop training. A pod of a group that was never guarded and that this controller did
+not see appear is left alone too: it may have trained for days, with nothing to resume from.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ ENDED: Final = frozenset({Phase.COMPLETED, Phase.GAVE_UP, Phase.UNGUARDED})
 def came_bare(context: Context, stored: GroupStatus, seen: SeenPod) -> bool:
     """True for a pod that should be created anew so that it is injected."""
     pod = seen.pod
-    if pod.injected or pod.refused or pod.deleting or not stored.generation or stored.phase in ENDED:
+    if pod.injected or pod.refused or pod.deleting or stored.phase in ENDED:
+        return False
+    if not (stored.generation or seen.newborn):
         return False
     if context.now - seen.first_seen <= BARE_WAIT or context.view.bare.get((pod.key, pod.index), 0) >= BARE_TRIES:
         return False

@@ -40,11 +40,15 @@ REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """A pod and since when it could not be scheduled (None: it can, or has been)."""
+    """A pod and since when it could not be scheduled (None: it can, or has been).
+
+    `newborn`: it appeared while this controller watched; one that was listed may have trained for days.
+    """
 
     pod: Pod
     first_seen: float
     unschedulable_since: float | None
+    newborn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +161,13 @@ def _fold_heard(view: View, fact: PodHeard | AgentHeard) -> View:
 
 
 def _fold_seen_or_gone(view: View, fact: Listed | Seen | Gone) -> View:
-    if isinstance(fact, Listed):
-        return _fold_listed(view, fact)
-    return (_fold_seen if isinstance(fact, Seen) else _fold_gone)(view, fact.at, fact.thing)
+    match fact:
+        case Listed():
+            return _fold_listed(view, fact)
+        case Seen():
+            return _fold_seen(view, fact.at, fact.thing, watched=True)
+        case Gone():
+            return _fold_gone(view, fact.at, fact.thing)
 
 
 def _fold_listed(view: View, fact: Listed) -> View:
@@ -168,7 +176,7 @@ def _fold_listed(view: View, fact: Listed) -> View:
         if _name(thing) not in present:
             view = _fold_gone(view, fact.at, thing)
     for thing in fact.things:
-        view = _fold_seen(view, fact.at, thing)
+        view = _fold_seen(view, fact.at, thing, watched=False)
     return replace(view, listed=view.listed | {fact.kind})
 
 
@@ -195,12 +203,12 @@ def _name(thing: Thing) -> Any:
             return thing.key
 
 
-def _fold_seen(view: View, at: float, thing: Thing) -> View:
+def _fold_seen(view: View, at: float, thing: Thing, *, watched: bool) -> View:
     match thing:
         case Job():
             return replace(view, jobs={**view.jobs, thing.key: thing})
         case Pod():
-            return _gain_pod(view, at, thing)
+            return _gain_pod(view, at, thing, watched=watched)
         case Node():
             return replace(view, nodes={**view.nodes, thing.name: thing})
         case KubeletLease():
@@ -209,21 +217,23 @@ def _fold_seen(view: View, at: float, thing: Thing) -> View:
             return _see_guard(view, at, thing)
 
 
-def _gain_pod(view: View, at: float, pod: Pod) -> View:
+def _gain_pod(view: View, at: float, pod: Pod, *, watched: bool) -> View:
     uids = view.groups.get(pod.key, ())
     groups = view.groups if pod.uid in uids else {**view.groups, pod.key: (*uids, pod.uid)}
     bare = _without(view.bare, (pod.key, pod.index)) if pod.injected and view.bare else view.bare
-    return replace(view, pods={**view.pods, pod.uid: _see_pod(view, at, pod)}, groups=groups, bare=bare)
+    seen = _see_pod(view.pods.get(pod.uid), at, pod, watched=watched)
+    return replace(view, pods={**view.pods, pod.uid: seen}, groups=groups, bare=bare)
 
 
-def _see_pod(view: View, at: float, pod: Pod) -> SeenPod:
-    old = view.pods.get(pod.uid)
+def _see_pod(old: SeenPod | None, at: float, pod: Pod, *, watched: bool) -> SeenPod:
     since = old.unschedulable_since if old is not None else None
     if not pod.unschedulable:
         since = None
     elif since is None:
         since = at
-    return SeenPod(pod, old.first_seen if old is not None else at, since)
+    if old is None:
+        return SeenPod(pod, at, since, newborn=watched)
+    return replace(old, pod=pod, unschedulable_since=since)
 
 
 def _renew(view: View, at: float, lease: KubeletLease) -> Renewal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from kit import QUICK, endless, eventually, log_of, trainer_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kit import Job
+    from kit import Cluster, Job
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -59,6 +60,26 @@ def test_a_job_whose_claim_does_not_exist_is_shown_as_pending_with_the_reason(
     job = apply(manifest, QUICK)
     eventually(lambda: "forgotten" in job.group().get("why", ""), 30, job.story)
     assert job.guard()["status"]["phase"] == "Pending"
+
+
+def test_a_job_that_begins_while_the_injector_does_not_answer_is_guarded_once_it_does(
+    guarded_cluster: Cluster, apply: Callable[..., Job], namespace: str
+) -> None:
+    def port(number: int) -> None:
+        patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": number}]
+        words = ("patch", "mutatingwebhookconfiguration", "rlguard-injector", "--type=json", "-p", json.dumps(patch))
+        guarded_cluster.kubectl(*words)
+
+    port(444)
+    try:
+        job = apply(endless(namespace, gpus=2))
+        pods = eventually(job.pods, 60)
+        assert not any("initContainers" in pod["spec"] for pod in pods.values()), "the API server let it through"
+    finally:
+        port(443)
+    job.running(limit_s=120)
+    assert all("initContainers" in pod["spec"] for pod in job.pods().values())
+    assert job.condition("Guarded")["status"] == "True"
 
 
 def test_an_unknown_label_value_leaves_the_pods_as_they_are_and_says_so(

@@ -373,10 +373,41 @@ def test_a_pod_that_cannot_be_guarded_is_left_as_it_is() -> None:
     assert len({action.uid for action in cluster.actions(DeletePod)}) == 1
 
 
-def test_pods_from_before_the_guard_keep_training() -> None:
+def test_pods_from_before_the_controller_keep_training() -> None:
     cluster = Cluster(injector=False)
+    cluster.lws()
+    cluster.start_controller()
+    cluster.injector = True
     cluster.run(60)
     assert cluster.deleted() == []
+    assert cluster.condition("Guarded") == ("False", "NotInjected")
+
+
+def test_a_job_whose_first_pods_the_injector_missed_is_guarded_all_the_same() -> None:
+    cluster = Cluster(injector=False)
+    cluster.run(3)
+    cluster.injector = True
+    cluster.run(20)
+    assert cluster.group.phase is Phase.RUNNING
+    assert cluster.condition("Guarded") == ("True", "Guarded")
+
+
+def test_a_job_whose_leader_alone_the_injector_missed_is_guarded_all_the_same() -> None:
+    cluster = Cluster(injector=False)
+    cluster.create(0)
+    cluster.injector = True
+    cluster.run(30)
+    assert cluster.group.phase is Phase.RUNNING
+    assert cluster.world == ["a", "b"]
+
+
+def test_a_job_that_no_injector_ever_answers_for_trains_in_the_end() -> None:
+    cluster = Cluster(injector=False)
+    cluster.run(120)
+    uids = {action.uid for action in cluster.actions(DeletePod)}
+    cluster.run(200)
+    assert {action.uid for action in cluster.actions(DeletePod)} == uids
+    assert len(cluster.pods) == cluster.size
 
 
 def test_the_last_step_of_a_leader_that_went_with_the_controller_is_known_by_the_members() -> None:
