@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from rlguard.errors import TransientError
-from rlguard.health.assess import Answered, CannotLook, Condition, Fact, NodeSeen, Source
+from rlguard.health.assess import Answered, CannotLook, Condition, Fact, Observed, Source
 from rlguard.health.conditions import OURS, read_node
 from rlguard.io.clock import boottime
 from rlguard.io.kube import STRATEGIC, Access, Kube, of_account
@@ -49,7 +49,7 @@ class Api:
 
 
 async def watch_node(api: Api, tell: Callable[[Fact], None], seen: Callable[[Mapping[str, Any]], None]) -> None:
-    """Follow the Node for ever: told as NodeSeen, and as it came to `seen`."""
+    """Follow the Node for ever: told as Observed, and as it came to `seen`."""
     pause = PAUSE_FIRST
     while True:
         try:
@@ -80,7 +80,7 @@ def _tell_node(node: Any, tell: Callable[[Fact], None]) -> str:
     faults = read_node(node)
     if faults is None:
         raise TransientError(f"not a Node object: {node!r:.200}")
-    tell(NodeSeen(boottime(), faults))
+    tell(Observed(Source.NODE, boottime(), faults))
     return _version(node)
 
 

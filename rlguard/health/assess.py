@@ -1,8 +1,8 @@
 """The verdict on one node: facts of the sources are folded into a view, and the view is judged at a moment. Pure.
 
 - The same fault is one fault, however often and in whatever order it is told; its notice has one id for one boot.
-- A fault of a device is gone only with another boot, which is another view; one of a process is forgotten after a
-  while; one that another wrote onto the Node stands as long as it stands there.
+- A fault of a device that an event told is gone only with another boot, which is another view; one of a process is
+  forgotten after a while; one that a source looks at again and again stands as long as it is seen.
 - Blind is UNKNOWN: a source that has not answered lately, and a hole in the kernel log that nobody can fill.
 
 All moments are seconds of this machine's CLOCK_BOOTTIME.
@@ -35,9 +35,19 @@ class Source(StrEnum):
     KERNEL = "kernel-log"
     METADATA = "metadata"
     NODE = "node-object"
+    GPU = "nvml"
+    RDMA = "rdma"
+    STORAGE = "storage"
 
 
-PATIENCE: Final[Mapping[Source, float]] = {Source.KERNEL: 15.0, Source.METADATA: 10.0, Source.NODE: 90.0}
+PATIENCE: Final[Mapping[Source, float]] = {
+    Source.KERNEL: 15.0,
+    Source.METADATA: 10.0,
+    Source.NODE: 90.0,
+    Source.GPU: 30.0,
+    Source.RDMA: 15.0,
+    Source.STORAGE: 60.0,
+}
 """A source whose last answer is older, in seconds, is blind; each answers several times within that."""
 
 
@@ -80,14 +90,15 @@ class CloudSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
-    """Everything that stands against the node on its Node object."""
+class Observed:
+    """Everything that a source sees wrong now; what it saw before and does not any more is over."""
 
+    source: Source
     at: float
     faults: tuple[Fault, ...]
 
 
-Fact = Answered | CannotLook | KernelRead | CloudSaid | NodeSeen
+Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed
 FaultKey = tuple[str, str]
 
 
@@ -108,7 +119,7 @@ class View:
     boot_id: str
     sources: frozenset[Source]
     faults: Mapping[FaultKey, Standing] = field(default_factory=dict)
-    on_node: tuple[Fault, ...] = ()
+    observed: Mapping[Source, tuple[Fault, ...]] = field(default_factory=dict)
     answered: Mapping[Source, float] = field(default_factory=dict)
     problems: Mapping[Source, str] = field(default_factory=dict)
     position: int | None = None
@@ -154,14 +165,12 @@ def recall(view: View, memory: Memory | None) -> View:
 def source_of(fact: Fact) -> Source:
     """The source that told a fact."""
     match fact:
-        case Answered(source) | CannotLook(source):
+        case Answered(source) | CannotLook(source) | Observed(source):
             return source
         case KernelRead():
             return Source.KERNEL
         case CloudSaid():
             return Source.METADATA
-        case NodeSeen():
-            return Source.NODE
 
 
 def fold(view: View, fact: Fact) -> View:
@@ -175,8 +184,9 @@ def fold(view: View, fact: Fact) -> View:
             return _fold_kernel(view, fact)
         case CloudSaid():
             return _fold_cloud(view, fact)
-        case NodeSeen(at, faults):
-            return dataclasses.replace(_answered(view, Source.NODE, at), on_node=faults)
+        case Observed(source, at, faults):
+            seen = {**view.observed, source: faults[:FAULT_LIMIT]}
+            return dataclasses.replace(_answered(view, source, at), observed=seen)
 
 
 def _answered(view: View, source: Source, at: float) -> View:
@@ -278,7 +288,7 @@ def _forgotten(one: Standing, now: float) -> bool:
 
 
 def _all_faults(view: View, standing: Mapping[FaultKey, Standing]) -> list[Fault]:
-    return [*(one.fault for one in standing.values()), *view.on_node]
+    return [*(one.fault for one in standing.values()), *(f for faults in view.observed.values() for f in faults)]
 
 
 def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:

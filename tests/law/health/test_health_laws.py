@@ -15,7 +15,7 @@ from rlguard.health.assess import (
     CloudSaid,
     Fact,
     KernelRead,
-    NodeSeen,
+    Observed,
     Source,
     View,
     blindness,
@@ -49,7 +49,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(CannotLook, st.sampled_from(Source), st.text(max_size=5)),
     st.builds(KernelRead, TIMES, st.none() | st.integers(0, 99), SOME, st.integers(0, 1), st.booleans()),
     st.builds(CloudSaid, TIMES, ANSWERS),
-    st.builds(NodeSeen, TIMES, SOME),
+    st.builds(Observed, st.just(Source.NODE), TIMES, SOME),
 )
 KERNEL_FACTS = st.lists(
     st.builds(KernelRead, TIMES, st.none() | st.integers(0, 99), SOME, st.integers(0, 1), st.booleans()), max_size=6
@@ -107,7 +107,7 @@ def test_every_notice_has_an_id_of_its_own_and_the_report_travels(facts: list[Fa
 
 @given(st.lists(FACTS, max_size=20), TIMES)
 def test_what_is_kept_brings_back_what_the_sources_will_not_tell_again(facts: list[Fact], now: float) -> None:
-    view = reduce(fold, [fact for fact in facts if not isinstance(fact, NodeSeen)], start())
+    view = reduce(fold, [fact for fact in facts if not isinstance(fact, Observed)], start())
     memory = judge(view, now).memory
     again = recall(start(), from_json(type(memory), to_json(memory)))
     assert judge(again, now).report.notices == judge(view, now).report.notices

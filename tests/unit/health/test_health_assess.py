@@ -15,7 +15,7 @@ from rlguard.health.assess import (
     CloudSaid,
     Fact,
     KernelRead,
-    NodeSeen,
+    Observed,
     Source,
     View,
     decide,
@@ -160,8 +160,11 @@ def test_a_metadata_server_that_does_not_answer_is_not_a_healthy_cloud() -> None
 
 def test_what_another_wrote_onto_the_node_stands_as_long_as_it_stands_there() -> None:
     fault = Fault("condition-GPUDeviceLost", "node", Severity.FATAL, Scope.GPU, Repair.REBOOT, "lost")
-    assert judge(seen(*LOOKED, NodeSeen(NOW, (fault,)))).report.verdict is Verdict.LOST
-    assert judge(seen(*LOOKED, NodeSeen(NOW, (fault,)), NodeSeen(NOW, ()))).report.verdict is Verdict.HEALTHY
+    assert judge(seen(*LOOKED, Observed(Source.NODE, NOW, (fault,)))).report.verdict is Verdict.LOST
+    assert (
+        judge(seen(*LOOKED, Observed(Source.NODE, NOW, (fault,)), Observed(Source.NODE, NOW, ()))).report.verdict
+        is Verdict.HEALTHY
+    )
 
 
 def test_a_restarted_agent_knows_what_it_knew_on_the_same_boot_alone() -> None:
