@@ -97,14 +97,6 @@ def on_chain(records: Records, checkpoint: CheckpointId, newest: Incarnation | N
     return _within(chain(records, tip), checkpoint)
 
 
-def newest_valid(records: Records, candidates: Iterable[CheckpointId]) -> CheckpointId | None:
-    """C3: the newest candidate, by (incarnation, step), on the chain of the newest record.
-
-    `candidates` are those whose manifest verifies (or whose memory slots are confirmed).
-    """
-    return max(_valid(records, candidates), default=None)
-
-
 def choose_parent(
     records: Records,
     candidates: Collection[CheckpointId],

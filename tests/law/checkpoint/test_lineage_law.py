@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
+from lineage_kit import newest_valid
 
 from rlguard.checkpoint import lineage
-from rlguard.checkpoint.lineage import NotVisible, Parent, choose_parent, newest_valid, on_chain
+from rlguard.checkpoint.lineage import NotVisible, Parent, choose_parent, on_chain
 from rlguard.checkpoint.pruning import what_to_prune
 from rlguard.checkpoint.records import Record
 from rlguard.model import CheckpointId, Incarnation, World

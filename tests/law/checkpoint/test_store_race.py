@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lineage_kit import newest_valid
 from memoryfiles import MemoryFiles
 
-from rlguard.checkpoint.lineage import Parent, choose_parent, newest_valid, on_chain
+from rlguard.checkpoint.lineage import Parent, choose_parent, on_chain
 from rlguard.checkpoint.outcomes import CommitResult, Committed, Whole
 from rlguard.checkpoint.records import Manifest, Record
 from rlguard.errors import FencedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lineage_kit import newest_valid
 
 from rlguard.checkpoint.lineage import (
     BrokenLineage,
@@ -14,7 +15,6 @@ from rlguard.checkpoint.lineage import (
     chain,
     choose_parent,
     is_void,
-    newest_valid,
     next_incarnation,
     on_chain,
 )
