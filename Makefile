@@ -13,14 +13,14 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "rlguard needs Python 3.11 or newer; install it (Debian: apt-get install python3 python3-venv)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 
 # A user's own image: torch, and no rlguard.
 $(USER_VENV)/.ready: requirements-user.lock | $(VENV)/.ready
 	$(PYTHON) -m venv $(USER_VENV)
-	$(BIN)/uv pip install --python $(USER_VENV)/bin/python --require-hashes -r requirements-user.lock
+	$(BIN)/uv pip install --compile-bytecode --python $(USER_VENV)/bin/python --require-hashes -r requirements-user.lock
 	touch $@
 
 demo: $(VENV)/.ready $(USER_VENV)/.ready ## a guarded job survives five acts on a real Kubernetes (root, Linux)

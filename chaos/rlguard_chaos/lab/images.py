@@ -59,6 +59,13 @@ def write_archive(pause: Path) -> None:
     _write(images, [base, user])
 
 
+def compile_checkout() -> None:
+    """Put bytecode beside the sources, as an image has it: containers see them read-only and could not."""
+    python = layout.product_environment() / "bin" / "python3"
+    folders = [layout.CHECKOUT / name for name in ("rlguard", "agent", "sidecar", "controller", "examples")]
+    call(python, "-m", "compileall", "-q", *folders)
+
+
 def write_base_spec(ctr: Path) -> None:
     """Write the runtime specification that every container starts from: the usual one and the binds."""
     spec = json.loads(call(ctr, "oci", "spec"))

@@ -184,6 +184,7 @@ def _build(record: Record, say: Callable[[str], None]) -> None:
     control.create_bridge()
     control.create_identities(names)
     control.start_store(folder)
+    images.compile_checkout()
     images.write_base_spec(folder / "ctr")
     images.write_archive(folder / "pause")
     lab = Lab()
