@@ -104,10 +104,12 @@ class Agent:
 
     def _log_change(self, assessment: Assessment) -> None:
         report, last = assessment.report, self._report
-        names = [notice.id for notice in report.notices]
-        if last is None or (last.verdict, [notice.id for notice in last.notices]) != (report.verdict, names):
-            condition = assessment.condition
-            self._log.info("verdict", verdict=report.verdict.value, notices=names, why=condition.message)
+        names = {notice.id for notice in report.notices}
+        before = {notice.id for notice in last.notices} if last is not None else set()
+        if last is None or last.verdict is not report.verdict or names != before:
+            changes = {"new": sorted(names - before), "gone": sorted(before - names)}
+            why = assessment.condition.message[:300]
+            self._log.info("verdict", verdict=report.verdict.value, standing=len(names), why=why, **changes)
 
     def _dialler(self) -> Dialler:
         controller = self._settings.controller

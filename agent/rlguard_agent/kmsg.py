@@ -108,6 +108,7 @@ class KernelSource:
     ) -> None:
         self.records = 0
         self.lost = 0
+        self.gaps = 0
         self.garbage = 0
         self._place = place
         self._catalogue = catalogue
@@ -165,6 +166,7 @@ class KernelSource:
     def _count(self, gathered: Gathered) -> None:
         self.records += gathered.records
         self.lost += gathered.lost
+        self.gaps += gathered.overruns
         self.garbage += gathered.garbage
 
 

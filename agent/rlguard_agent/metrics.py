@@ -43,6 +43,7 @@ class AgentCollector(Collector):
         kernel = self._kernel
         yield CounterMetricFamily(PREFIX + "kernel_records", "Kernel log records read.", value=kernel.records)
         yield CounterMetricFamily(PREFIX + "kernel_records_lost", "Records overwritten unread.", value=kernel.lost)
+        yield CounterMetricFamily(PREFIX + "kernel_gaps", "Times that records were missing.", value=kernel.gaps)
         yield CounterMetricFamily(PREFIX + "kernel_records_bad", "What was no record.", value=kernel.garbage)
         yield GaugeMetricFamily(
             PREFIX + "acknowledging_pods", "Pods that took over notices.", value=self._acknowledged()

@@ -26,6 +26,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="ACT", help="play this act only (repeatable)")
     parser.add_argument("--no-baseline", action="store_true", help="do not measure the job without rlguard")
     parser.add_argument("--manifests", metavar="DIR", help="folder with another job.yaml and guard.yaml of job 'ppo'")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="no act may take longer, whatever it says")
     parser.add_argument("--keep", action="store_true", help="leave the lab up afterwards (or DEMO_KEEP=1)")
     parser.set_defaults(run=_demo)
 
@@ -36,12 +37,15 @@ def console() -> Console:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    if arguments.within is not None and not arguments.within > 0:
+        raise BadConfigError(f"--within must be more than 0 seconds, not {arguments.within}")
     options = Options(
         root=layout.CHECKOUT,
         build=Path(arguments.build),
         manifests=Path(arguments.manifests) if arguments.manifests else layout.CHECKOUT / "examples" / "ppo",
         only=tuple(arguments.only),
         baseline=not arguments.no_baseline,
+        within=arguments.within,
         keep=arguments.keep or os.environ.get("DEMO_KEEP") == "1",
     )
     for needed in (options.root / "charts" / "rlguard", options.manifests / "job.yaml"):

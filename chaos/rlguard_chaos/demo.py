@@ -37,13 +37,17 @@ COMMITTED_WITHIN: Final = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the demo plays. `only`: names of acts, empty for all; `manifests`: folder of job.yaml and guard.yaml."""
+    """What the demo plays. `only`: names of acts, empty for all; `manifests`: folder of job.yaml and guard.yaml.
+
+    `within`: the longest that any act may take, in seconds; None: as long as it says itself.
+    """
 
     root: Path
     build: Path
     manifests: Path
     only: tuple[str, ...] = ()
     baseline: bool = True
+    within: float | None = None
     keep: bool = False
 
     def experiments(self) -> list[Experiment]:
@@ -53,7 +57,8 @@ class Options:
         if unknown:
             names = ", ".join(experiment.name for experiment in known)
             raise BadConfigError(f"--only {min(unknown)}: no such act (there are: {names})")
-        return [experiment for experiment in known if not self.only or experiment.name in self.only]
+        chosen = [experiment for experiment in known if not self.only or experiment.name in self.only]
+        return [experiment if self.within is None else experiment.limited(self.within) for experiment in chosen]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -75,6 +75,16 @@ class Experiment:
     title: str
     steps: tuple[Step, ...]
     measured: int = 0
+
+    def limited(self, within: float) -> Experiment:
+        """The same with no step that may take longer than so many seconds."""
+        return replace(self, steps=tuple(_limited(step, within) for step in self.steps))
+
+
+def _limited(step: Step, within: float) -> Step:
+    if step.expect is None:
+        return step
+    return replace(step, expect=replace(step.expect, within=min(step.expect.within, within)))
 
 
 def parse(document: Any, source: str) -> Experiment:

@@ -172,6 +172,7 @@ def test_without_a_controller_the_lost_leader_is_not_recovered_and_the_demo_name
     kubectl = [str(lab.binaries / "kubectl"), "--kubeconfig", str(lab.kubeconfig), "-n", "rlguard-system", "scale"]
     scale = [*kubectl, "deployment/rlguard-controller"]
     command = [*RLGUARD, "demo", "--keep", "--build", str(tmp_path), "--no-baseline", "--only", "leader-lost"]
+    command += ["--within", "60"]
     output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         assert demo.stdout is not None

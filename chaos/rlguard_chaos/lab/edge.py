@@ -58,6 +58,11 @@ class KernelLog:
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
 
+    def wake(self) -> None:
+        """The ring has more than the readers were given."""
+        for reader in self._position:
+            self._selector.modify(reader, selectors.EVENT_READ | selectors.EVENT_WRITE, self._feed)
+
     def close(self) -> None:
         """End every connection, as a node that goes down."""
         for key in list(self._selector.get_map().values()):
@@ -84,8 +89,7 @@ class KernelLog:
         order = json.loads(packet)
         sequence = self._ring.append(order["text"], order["priority"], time.monotonic_ns() // 1000)
         writer.send(json.dumps({"sequence": sequence}).encode())
-        for reader in self._position:
-            self._selector.modify(reader, selectors.EVENT_READ | selectors.EVENT_WRITE, self._feed)
+        self.wake()
 
     def _feed(self, reader: socket.socket, events: int) -> None:
         try:

@@ -69,3 +69,11 @@ def test_nothing_but_a_bad_config_error_comes_out_of_garbage(document: Any) -> N
     """No traceback of another kind, whatever the file holds."""
     with pytest.raises(BadConfigError):
         parse(document, "x.yaml")
+
+
+def test_an_experiment_can_be_given_less_time_and_never_more() -> None:
+    """Steps that expect nothing have no limit."""
+    steps = [{"inject": []}, {"inject": [], "expect": {"within": 20}}, {"inject": [], "expect": {"within": 90}}]
+    whole = parse({"name": "n", "title": "t", "steps": steps}, "file")
+    limits = [step.expect.within if step.expect else None for step in whole.limited(60.0).steps]
+    assert limits == [None, 20.0, 60.0]
