@@ -265,11 +265,28 @@ class AgentReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """How far one member is, for the metrics that its node's agent shows. It has the meaning of MemberReport.
+
+    `staged`: the newest checkpoint in memory.
+    """
+
+    key: GroupKey
+    index: int
+    incarnation: Incarnation | None
+    ranks: Ranks
+    step: int | None
+    heartbeat_age: float | None
+    staged: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Sidecar to agent: the notices it has taken over."""
+    """Sidecar to agent: the notices it has taken over, and its figures once it has any."""
 
     uid: str
     notices: tuple[str, ...]
+    figures: Figures | None = None
 
 
 Message = MemberReport | Order | PodReport | Grant | AgentReport | Acknowledged

@@ -22,7 +22,7 @@ from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder, keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
-from rlguard.messages import AgentReport, Message
+from rlguard.messages import AgentReport, Figures, Message
 from rlguard_agent import state
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
@@ -34,6 +34,8 @@ from rlguard_agent.settings import Settings
 AUTHORITY_EVERY: Final = 1.0
 STUCK_AFTER: Final = 2.0
 """A source is stuck when its loop has not turned for so many times its patience."""
+FIGURES_KEPT: Final = 30.0
+"""Seconds that a member's figures are shown for; its sidecar tells them anew every few heartbeats."""
 
 
 class Agent:
@@ -55,7 +57,9 @@ class Agent:
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         registry = CollectorRegistry()
         self._server = Server(self._outbox, registry, self.stuck, log)
-        registry.register(AgentCollector(lambda: self._report, self._ages, self._kernel, self._acknowledging))
+        registry.register(
+            AgentCollector(lambda: self._report, self._ages, self._kernel, self._acknowledging, self._members)
+        )
 
     async def run(self) -> None:
         """Run every part; the first that fails ends the process, and the next one starts afresh."""
@@ -85,6 +89,10 @@ class Agent:
 
     def _acknowledging(self) -> int:
         return len(self._server.acknowledged)
+
+    def _members(self) -> list[Figures]:
+        oldest = boottime() - FIGURES_KEPT
+        return [figures for heard, figures in self._server.figures.values() if heard >= oldest]
 
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()

@@ -9,11 +9,34 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rlguard.health.assess import Source
-from rlguard.messages import AgentReport
+from rlguard.messages import AgentReport, Figures, Ranks
 from rlguard.model import Verdict
 from rlguard_agent.kmsg import KernelSource
 
 PREFIX: Final = "rlguard_agent_"
+
+
+MEMBER: Final = "rlguard_member_"
+MEMBER_FIGURES: Final = {
+    "generation": "Generation of the incarnation that the member's ranks are of.",
+    "attempt": "Attempt within the generation.",
+    "ranks_running": "1 while its ranks run.",
+    "step": "The step of its slowest rank.",
+    "staged_step": "The step of the newest checkpoint in its memory.",
+    "heartbeat_age_seconds": "Since its slowest rank was last heard.",
+}
+
+
+def _of_member(member: Figures) -> dict[str, float | None]:
+    of, staged = member.incarnation, member.staged
+    return {
+        "generation": of.generation if of is not None else None,
+        "attempt": of.attempt if of is not None else None,
+        "ranks_running": float(member.ranks is Ranks.RUNNING),
+        "step": member.step,
+        "staged_step": staged.step if staged is not None else None,
+        "heartbeat_age_seconds": member.heartbeat_age,
+    }
 
 
 class AgentCollector(Collector):
@@ -25,11 +48,13 @@ class AgentCollector(Collector):
         ages: Callable[[], dict[Source, float]],
         kernel: KernelSource,
         acknowledged: Callable[[], int],
+        members: Callable[[], Iterable[Figures]],
     ) -> None:
         self._report = report
         self._ages = ages
         self._kernel = kernel
         self._acknowledged = acknowledged
+        self._members = members
 
     def collect(self) -> Iterable[Metric]:
         """All figures as they are now."""
@@ -48,6 +73,21 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily(
             PREFIX + "acknowledging_pods", "Pods that took over notices.", value=self._acknowledged()
         )
+
+        yield from self._of_members()
+
+    def _of_members(self) -> Iterable[Metric]:
+        """The figures of the sidecars on this node: they have no port for a scraper of their own."""
+        shown = {
+            name: GaugeMetricFamily(MEMBER + name, text, labels=["namespace", "job", "group", "member"])
+            for name, text in MEMBER_FIGURES.items()
+        }
+        for member in self._members():
+            labels = [member.key.namespace, member.key.job, str(member.key.group), str(member.index)]
+            for name, value in _of_member(member).items():
+                if value is not None:
+                    shown[name].add_metric(labels, value)
+        return shown.values()
 
     def _verdict(self) -> Iterable[Metric]:
         report = self._report()

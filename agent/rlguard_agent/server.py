@@ -15,10 +15,11 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder
 from rlguard.io.link import Outbox, accept
-from rlguard.io.tls import uid_of
-from rlguard.messages import Acknowledged, Message
+from rlguard.io.tls import namespace_of, uid_of
+from rlguard.messages import Acknowledged, Figures, Message
 
 PEERS: Final = 512
 """Links at once; a node runs a few hundred pods at most."""
@@ -27,7 +28,10 @@ CLOSE_WITHIN: Final = 2.0
 
 
 class Server:
-    """Serves until cancelled. `stuck()` names the sources that hang, for /healthz."""
+    """Serves until cancelled. `stuck()` names the sources that hang, for /healthz.
+
+    By UID of a pod: `acknowledged`, the notices it took over; `figures`, its newest ones and when they were heard.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class Server:
         log: structlog.stdlib.BoundLogger,
     ) -> None:
         self.acknowledged: dict[str, frozenset[str]] = {}
+        self.figures: dict[str, tuple[float, Figures]] = {}
         self._outbox = outbox
         self._registry = registry
         self._stuck = stuck
@@ -90,12 +95,18 @@ class Server:
 
     def _take(self, identity: str, message: Message) -> None:
         uid = uid_of(identity)
-        if isinstance(message, Acknowledged) and uid is not None:
-            self.acknowledged[uid] = frozenset(message.notices)
+        if not isinstance(message, Acknowledged) or uid is None:
+            return
+        self.acknowledged[uid] = frozenset(message.notices)
+        figures = message.figures
+        # Its certificate says in which namespace the pod is; what it says of itself must not stand for another's job.
+        if figures is not None and figures.key.namespace == namespace_of(identity):
+            self.figures[uid] = (boottime(), figures)
 
     def _prune(self) -> None:
-        while len(self.acknowledged) > PEERS:
-            del self.acknowledged[next(iter(self.acknowledged))]
+        for kept in (self.acknowledged, self.figures):
+            while len(kept) > PEERS:
+                del kept[next(iter(kept))]
 
     async def _healthz(self, _: web.Request) -> web.Response:
         stuck = self._stuck()

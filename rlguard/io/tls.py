@@ -34,8 +34,19 @@ def node_identity(node: str) -> str:
 
 def uid_of(identity: str) -> str | None:
     """The pod UID in a pod's identity, None for any other."""
-    parts = identity.removeprefix("rlguard://").split("/")
-    return parts[3] if len(parts) == 4 and parts[0] == "pod" else None  # noqa: PLR2004 - pod/namespace/name/uid
+    parts = _pod_parts(identity)
+    return parts[2] if parts is not None else None
+
+
+def namespace_of(identity: str) -> str | None:
+    """The namespace in a pod's identity, None for any other."""
+    parts = _pod_parts(identity)
+    return parts[0] if parts is not None else None
+
+
+def _pod_parts(identity: str) -> list[str] | None:
+    kind, *parts = identity.removeprefix("rlguard://").split("/")
+    return parts if kind == "pod" and len(parts) == 3 else None  # noqa: PLR2004 - namespace/name/uid
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ supervisor starts it again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, Final
 
 from rlguard.group import facts, member_facts
@@ -16,6 +17,7 @@ from rlguard.io.tls import CONTROLLER, node_identity
 from rlguard.messages import (
     Acknowledged,
     AgentReport,
+    Figures,
     Grant,
     GroupReport,
     MemberReport,
@@ -38,6 +40,8 @@ from rlguard_sidecar.storeactions import StoreActions, stores_of
 
 CONTROLLER_PATH: Final = "/v1/pod"
 AGENT_PATH: Final = "/v1/node"
+FIGURES_EVERY: Final = 5
+"""Heartbeats between two messages whose only news are figures."""
 
 
 class Sidecar:
@@ -54,6 +58,7 @@ class Sidecar:
         self._noticed: tuple[str, ...] = ()
         self._group: GroupReport | None = None
         self._own_report: MemberReport | None = None
+        self._figures: Figures | None = None
         self._own_order: Order | None = None
         self._to_controller, self._to_coordinator, self._to_agent = Outbox(), Outbox(), Outbox()
         self._roster = Roster(settings.key) if settings.leads else None
@@ -146,7 +151,7 @@ class Sidecar:
     def _agent_said(self, message: Message) -> None:
         if isinstance(message, AgentReport) and message.node == self._settings.member.node:
             self._notices.agent_said(message, boottime())
-            self._to_agent.publish(Acknowledged(self._settings.member.uid, self._notices.agent_ids))
+            self._acknowledge()
             self._tell_notices()
 
     def _coordinator_said(self, message: Message) -> None:
@@ -222,6 +227,26 @@ class Sidecar:
             )
         )
 
+    def _acknowledge(self) -> None:
+        uid = self._settings.member.uid
+        self._to_agent.publish(Acknowledged(uid, self._notices.agent_ids, self._figures))
+
+    def _take_figures(self) -> None:
+        """As of now; seldom, because with each a message goes out."""
+        report, member = self._own_report, self._settings.member
+        if report is not None:
+            staged = max((slot.checkpoint for slot in report.slots), default=None)
+            self._figures = Figures(
+                self._settings.key,
+                member.index,
+                report.incarnation,
+                report.ranks,
+                report.step,
+                report.heartbeat_age,
+                staged,
+            )
+        self._acknowledge()
+
     def _reached(self) -> CheckpointId | None:
         report = self._own_report
         if report is None or report.incarnation is None or report.step is None:
@@ -230,12 +255,13 @@ class Sidecar:
 
     async def _beat(self) -> None:
         """What links do between pods, for the leader pod's own member; and time left, as of now."""
-        self._to_agent.publish(Acknowledged(self._settings.member.uid, ()))
         if self._coordinator is not None:
             self._member.tell(member_facts.CoordinatorLink(boottime(), open=True))
             if self._remembered.grant is not None:
                 self._coordinator.granted(self._remembered.grant)
-        while True:
+        for beat in itertools.count():
+            if beat % FIGURES_EVERY == 0:
+                self._take_figures()
             if self._coordinator is not None and self._own_report is not None:
                 self._coordinator.heard(self._own_report)
             if self._own_order is not None:

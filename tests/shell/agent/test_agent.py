@@ -15,8 +15,8 @@ from waiting import until
 
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
-from rlguard.messages import Acknowledged, AgentReport, Message
-from rlguard.model import Verdict
+from rlguard.messages import Acknowledged, AgentReport, Figures, Message, Ranks
+from rlguard.model import CheckpointId, GroupKey, Incarnation, Verdict
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 APP_XID = "NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=python3, Ch 00000008"
@@ -203,3 +203,55 @@ async def test_kubelet_is_answered_although_there_is_no_controller(world: Any) -
 async def test_a_wrong_setting_is_named_and_ends_the_agent(world: Any) -> None:
     await world.start(RLGUARD_AGENT_CLOUD="tencnt")
     assert await world.process.wait() == 2
+
+
+def figures(namespace: str, step: int) -> Figures:
+    """What a sidecar tells of its member."""
+    return Figures(
+        GroupKey(namespace, "ppo", 0),
+        1,
+        Incarnation(2, 3),
+        Ranks.RUNNING,
+        step,
+        0.5,
+        CheckpointId(Incarnation(2, 3), 90),
+    )
+
+
+async def test_what_a_sidecar_tells_of_its_member_is_shown_with_job_group_and_member(world: Any) -> None:
+    await world.start()
+    async with linked(world) as sidecar:
+        await until(lambda: sidecar.verdict() is not None)
+        sidecar.outbox.publish(Acknowledged("uid-0", (), figures("ns", 97)))
+        line = 'rlguard_member_step{group="0",job="ppo",member="1",namespace="ns"} 97.0'
+        await until_shown(world, line)
+        text = await scraped(world)
+    assert 'rlguard_member_staged_step{group="0",job="ppo",member="1",namespace="ns"} 90.0' in text
+    assert 'rlguard_member_attempt{group="0",job="ppo",member="1",namespace="ns"} 3.0' in text
+    assert 'rlguard_member_ranks_running{group="0",job="ppo",member="1",namespace="ns"} 1.0' in text
+
+
+async def test_a_sidecar_cannot_tell_figures_of_another_namespaces_job(world: Any) -> None:
+    await world.start()
+    async with linked(world) as sidecar:
+        await until(lambda: sidecar.verdict() is not None)
+        sidecar.outbox.publish(Acknowledged("uid-0", ("seen",), figures("other", 97)))
+        await until_shown(world, "rlguard_agent_acknowledging_pods 1.0")
+        assert 'namespace="other"' not in await scraped(world)
+
+
+async def scraped(world: Any) -> str:
+    """The agent's metrics."""
+    context = client_context(world.pod_credentials())
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"https://127.0.0.1:{world.port}/metrics", ssl=context) as response,
+    ):
+        return await response.text()
+
+
+async def until_shown(world: Any, line: str) -> None:
+    """Wait for a line of the metrics."""
+    async with asyncio.timeout(10):
+        while line not in await scraped(world):  # noqa: ASYNC110 - what is waited for is another process
+            await asyncio.sleep(0.05)
