@@ -26,6 +26,7 @@ FIRST_RULES: Final = ("C1", "C2", "C3", "C5", "C6", "C8", "M1", "M2", "A1", "A2"
 """The rules of the protocol that nothing may run without."""
 DURATIONS: Final = frozenset(
     {
+        "Figures.heartbeat_age",
         "MemberReport.heartbeat_age",
         "Notice.seconds_left",
         "Order.grace",
