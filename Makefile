@@ -39,10 +39,10 @@ test: $(VENV)/.ready $(USER_VENV)/.ready ## all tests, those on the lab among th
 	$(BIN)/pytest -v -p no:randomly -m "not soak" tests/lab
 
 soak: $(VENV)/.ready $(USER_VENV)/.ready ## what takes longer: many labs, a demo killed again and again (half an hour)
-	$(BIN)/pytest -v -p no:randomly -m soak tests/lab
+	$(BIN)/pytest -v -p no:randomly -m soak tests/shell tests/lab
 
 test-world: $(VENV)/.ready # the simulated world, and the shells in virtual time
-	$(BIN)/pytest -v tests/world tests/shell
+	$(BIN)/pytest -v -m "not soak" tests/world tests/shell
 
 test-torch: $(USER_VENV)/.ready # what runs in the user's process, beside torch
 	PYTHONPATH=$(CURDIR) $(USER_VENV)/bin/python -m pytest -v tests/torch
