@@ -68,6 +68,7 @@ async def test_records_overwritten_while_the_agent_was_dead_are_a_gap_and_no_hea
         world.kernel.write(NOISE, 1305)
         await world.start()
         seen = len(sidecar.reports)
+        await until(lambda: len(sidecar.reports) > seen)
         await until_shown(world, "rlguard_agent_kernel_gaps_total 1.0")
         await asyncio.sleep(4.0)  # every source has answered by now
         assert {report.verdict for report in sidecar.reports[seen:]} == {Verdict.UNKNOWN}
