@@ -25,7 +25,8 @@ PARTS = st.sampled_from(
         "class", "infiniband", "net", "mlx5_0", "bond0", "eth1", "ports", "1", "2", "gids", "3", "gid_attrs", "types",
         "ndevs", "state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "symbol_error", "device",
         "physfn", "numa_node", "master", "bonding", "slaves", "carrier", "carrier_changes", "operstate", "proc",
-        "route", "bus", "pci", "drivers", "nvidia", "devices", "0000:10:00.0", "module", "ib_core", "parameters", "netns_mode",
+        "route", "bus", "pci", "drivers", "nvidia", "devices", "0000:10:00.0", "module", "ib_core", "parameters",
+        "netns_mode",
     ]
 )  # fmt: skip
 TEXTS = st.one_of(
