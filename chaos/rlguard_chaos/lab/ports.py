@@ -1,8 +1,8 @@
 """A sysfs tree with RDMA ports as a TKE node has them, and what can break in it. For experiments and tests.
 
-Bonds of two links with RoCE, the IPv4 address at GID index 3 (`mlx5_bond_0` on `bond0`, made of `eth1` and `eth2`), a GPU
-beside each, and a management card, `eth0`, that has the default route and no RDMA. Every function takes the folder that
-stands for `/sys`; a node without such a tree is a machine without RDMA.
+Bonds of two links with RoCE, the IPv4 address at GID index 3 (`mlx5_bond_0` on `bond0`, made of `eth1` and `eth2`), a
+GPU beside each, and a management card, `eth0`, that has the default route and no RDMA. Every function takes the folder
+that stands for `/sys`; a node without such a tree is a machine without RDMA.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ ROUTES: Final = "proc/net/route"
 NETNS_MODE: Final = "module/ib_core/parameters/netns_mode"
 GPUS: Final = "bus/pci/drivers/nvidia/"
 PCI_DEVICES: Final = "bus/pci/devices/"
+LIFESPAN: Final = "hw_counters/lifespan"
+"""No counter: for how many milliseconds the driver gives the same answer."""
 
 _LARGEST: Final = 2**64 - 1
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -224,6 +226,7 @@ def _gids(own: Mapping[str, str]) -> tuple[Gid, ...]:
 
 def _counters(own: Mapping[str, str]) -> Mapping[str, int | None] | None:
     found = {path: _count(text) for path, text in own.items() if path.startswith(("counters/", "hw_counters/"))}
+    found.pop(LIFESPAN, None)
     return found or None
 
 
