@@ -34,15 +34,27 @@ def sysfs(node: str) -> Path:
     return layout.node_fakes(node) / "sys"
 
 
-def lay_out(root: Path, count: int = 8) -> None:
-    """Make a healthy tree with so many bonds; what is there is set back to healthy."""
-    for path, text in _files(count):
+def lay_out(root: Path, bonds: int = 8) -> None:
+    """Make a healthy tree with so many bonds; what is there is made healthy again."""
+    for path, text in _files(bonds):
         write_whole(root / path, f"{text}\n")
-    for number in range(count):
+    for number in range(bonds):
         _link(root / _device(number) / "device", root / f"devices/{_pci(number)}")
         for slave in _slaves(number):
             _link(root / f"class/net/{slave}/master", root / f"class/net/bond{number}")
     write_whole(root.parent / "proc/net/route", ROUTES)
+
+
+def count(root: Path) -> int:
+    """How many ports the tree has; 0: there is none."""
+    devices = root / "class/infiniband"
+    return len(list(devices.iterdir())) if devices.is_dir() else 0
+
+
+def boot(root: Path) -> None:
+    """What a boot does: all ports come up as they were laid out. A node without ports stays so."""
+    if count(root):
+        lay_out(root, count(root))
 
 
 def set_port(root: Path, number: int, *, up: bool) -> None:
@@ -97,11 +109,11 @@ def _must_be_there(root: Path, number: int) -> None:
         raise BadConfigError(f"{root} has no RDMA port {number}; lay_out makes some")
 
 
-def _files(count: int) -> Iterator[tuple[str, str]]:
+def _files(bonds: int) -> Iterator[tuple[str, str]]:
     yield "module/ib_core/parameters/netns_mode", "Y"
     yield from _network_device("eth0")
-    for number in range(count):
-        numa = str(number * 2 // count)
+    for number in range(bonds):
+        numa = str(number * 2 // bonds)
         yield f"devices/{_pci(number)}/numa_node", numa
         yield f"bus/pci/devices/{_gpu(number)}/numa_node", numa
         yield f"bus/pci/drivers/nvidia/{_gpu(number)}", ""
