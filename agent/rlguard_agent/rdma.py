@@ -17,7 +17,7 @@ from rlguard.health.assess import CannotLook, Fact, Observed, Source
 from rlguard.health.rdma.learned import Expectation, Memory
 from rlguard.health.rdma.snapshot import read_snapshot
 from rlguard.health.rdma.table import Code, builtin
-from rlguard.health.rdma.watch import View, faults, fold, fold_hang, hung_for, recall, remember
+from rlguard.health.rdma.watch import View, faults, fold, fold_hang, recall, remember, unknown_slopes
 from rlguard.io.clock import boottime
 from rlguard.io.netlink import drain, open_link_events
 from rlguard.io.rdma import has_devices
@@ -70,6 +70,7 @@ class RdmaSource:
         self._counters_due = 0.0
         self._kept = state.read_record(place.state, FILE, Memory)
         self._view = recall(View(self._table, place.expected), self._kept, place.boot_id, boottime())
+        self._unknown: tuple[tuple[str, str], ...] = ()
         self._writing: asyncio.Task[None] | None = None
         self._write_due = 0.0
 
@@ -141,6 +142,7 @@ class RdmaSource:
                 self._counters_due = boottime() + COUNTERS_EVERY
             self._view = fold(self._view, read_snapshot(files), boottime())
             self._tell(Observed(Source.RDMA, boottime(), faults(self._view)))
+            self._log_unknown()
             self._keep()
 
     def _tell_hang(self, error: HungError) -> None:
@@ -148,7 +150,13 @@ class RdmaSource:
         if any(fault.code == Code.HUNG.value for fault in seen):
             self._tell(Observed(Source.RDMA, boottime(), seen))
         else:
-            self._tell(CannotLook(Source.RDMA, f"{error}, for {hung_for(self._view):.0f} s now"))
+            self._tell(CannotLook(Source.RDMA, f"{error}; if it lasts, the card or its driver hangs: reboot the node"))
+
+    def _log_unknown(self) -> None:
+        unknown = unknown_slopes(self._view)
+        if unknown != self._unknown:
+            self._log.info("RDMA counters at their highest number: nobody knows whether they rise", counters=unknown)
+        self._unknown = unknown
 
     def _keep(self) -> None:
         """Write what was learned, one write at a time; a disk that is full or hung costs the memory and no look."""

@@ -29,13 +29,14 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One port that was active on this boot: its best rate (Gb/s), its address, and the bond's links that worked.
+    """One port that was active on this boot: network device, best rate (Gb/s), address, the bond's links that worked.
 
     `standing`: codes of the faults that stood when this was kept.
     """
 
     key: str
     name: str
+    netdev: str = ""
     rate: float = 0.0
     gid: str = ""
     gid_index: int = -1
@@ -49,6 +50,7 @@ class Learned:
         return dataclasses.replace(
             self,
             name=port.name,
+            netdev=port.netdev.name if port.netdev else self.netdev,
             rate=max(self.rate, port.rate or 0.0),
             gid=gid.gid if gid else self.gid,
             gid_index=gid.index if gid else self.gid_index,

@@ -27,11 +27,8 @@ class Signs:
     unjudged: frozenset[Code]
 
 
-def signs_of(learned: Learned, port: Port | None, expected: Expectation, *, shared: bool | None) -> Signs:
+def signs_of(learned: Learned, port: Port | None, expected: Expectation) -> Signs:
     """What is wrong with a port that was once active; None: its device is not there."""
-    if port is None and shared is False:
-        # Devices can be given to a pod here, and then they are gone from the node's own view.
-        return Signs({}, frozenset({Code.DEVICE_GONE, *OF_PRESENT}))
     if port is None:
         return Signs({Code.DEVICE_GONE: learned.name}, OF_PRESENT)
     if port.up is None:

@@ -26,6 +26,10 @@ from rlguard.model import Severity
 FLAPS: Final = 3
 FLAPS_WITHIN: Final = 3600.0
 """So many link downs within so many seconds are too many."""
+BOOTING: Final = 300.0
+"""Seconds after boot in which drivers are loaded, bonds made and links trained: nothing is counted then, and
+BOOT_PATIENCE is the least time in seconds after which anything is believed (NVSentinel #1034)."""
+BOOT_PATIENCE: Final = 60.0
 ACCEPTED_AFTER: Final = 600.0
 """Seconds after which another address is the port's address."""
 
@@ -43,7 +47,8 @@ class Watch:
     def bad(self, detail: str, at: float, row: Row) -> Watch:
         """Seen again."""
         looks = min(self.looks + 1, row.looks)
-        stands = self.stands or (looks >= row.looks and at - self.since >= row.after)
+        after = row.after if at >= BOOTING else max(row.after, BOOT_PATIENCE)
+        stands = self.stands or (looks >= row.looks and at - self.since >= after)
         return Watch(self.since, looks, stands, None, detail)
 
     def good(self, at: float, row: Row) -> Watch | None:
@@ -120,10 +125,15 @@ def fold(view: View, snapshot: Snapshot, at: float) -> View:
         return view
     management = _management(view, snapshot)
     ports = {port.key: port for port in snapshot.ports if port.physical and port.key not in management}
-    known = {key: track for key, track in view.tracks.items() if key not in management}
+    bonded = {slave.name for port in ports.values() for slave in port.slaves}
+    known = {
+        key: track
+        for key, track in view.tracks.items()
+        if key in ports or not (key in management or _given_away(track.learned, bonded, snapshot))
+    }
     new = [key for key, port in ports.items() if port.up and key not in known][: PORT_LIMIT - len(known)]
     known.update({key: Track(Learned(key, ports[key].name)) for key in new})
-    tracks = {key: _step(view, track, ports.get(key), snapshot, at) for key, track in known.items()}
+    tracks = {key: _step(view, track, ports.get(key), at) for key, track in known.items()}
     after = dataclasses.replace(view, tracks=tracks, management=management, hang=None, at=at)
     missing = _missing(after)
     signs = Signs({Code.PORTS_MISSING: missing} if missing else {}, frozenset())
@@ -136,11 +146,6 @@ def fold_hang(view: View, device: str, at: float) -> View:
     return dataclasses.replace(view, hang=Hang(device, since, max(at, since)))
 
 
-def hung_for(view: View) -> float:
-    """Seconds for which no look has returned, as far as was seen."""
-    return 0.0 if view.hang is None else view.hang.last - view.hang.since
-
-
 def faults(view: View) -> tuple[Fault, ...]:
     """Everything that is wrong, as of the last look; predictions among it, by codes of their own."""
     enough = view.expected.ports is not None and _usable(view) >= view.expected.ports
@@ -151,8 +156,8 @@ def faults(view: View) -> tuple[Fault, ...]:
         if watch.stands
     ]
     found += [view.table.fault(code, NODE, watch.detail) for code, watch in view.missing.items() if watch.stands]
-    if view.hang is not None and hung_for(view) >= view.table.rows[Code.HUNG].after:
-        found.append(view.table.fault(Code.HUNG, NODE, f"{view.hang.device}: no answer for {hung_for(view):.0f} s"))
+    if view.hang is not None and view.hang.last - view.hang.since >= view.table.rows[Code.HUNG].after:
+        found.append(view.table.fault(Code.HUNG, NODE, view.hang.device))
     return tuple(sorted(found, key=lambda fault: (fault.code, fault.device)))
 
 
@@ -180,9 +185,18 @@ def _management(view: View, snapshot: Snapshot) -> frozenset[str]:
     return view.management | own if others and len(view.management | own) <= PORT_LIMIT else view.management
 
 
-def _step(view: View, track: Track, port: Port | None, snapshot: Snapshot, at: float) -> Track:
-    signs = signs_of(track.learned, port, view.expected, shared=snapshot.shared)
-    downs = track.downs.plus(_downs(track.port, port), at, FLAPS_WITHIN)
+def _given_away(learned: Learned, bonded: set[str], snapshot: Snapshot) -> bool:
+    """True when a device that is not there is not missing.
+
+    It was given to a pod, which takes it out of the node's sight unless namespaces share devices; or its link is now
+    part of a bond, whose RDMA device is that of the bond's first link.
+    """
+    return snapshot.shared is False or learned.netdev in bonded
+
+
+def _step(view: View, track: Track, port: Port | None, at: float) -> Track:
+    signs = signs_of(track.learned, port, view.expected)
+    downs = track.downs.plus(_downs(track.port, port) if at >= BOOTING else 0, at, FLAPS_WITHIN)
     slopes = _slopes(track.slopes, port, view.table.rules, at)
     bad = {**signs.bad, **_rising(downs, slopes, view.table.rules, track.learned.name)}
     watches = _watch(view.table, track.watches, Signs(bad, signs.unjudged), at)
@@ -208,7 +222,8 @@ def _slopes(before: Mapping[str, Slope], port: Port | None, rules: tuple[Rule, .
     if counters is None:
         return before
     read = {rule.name: rule for rule in rules if rule.name in counters or rule.name in before}
-    return {name: before.get(name, Slope()).then(counters.get(name), at, rule) for name, rule in read.items()}
+    known = before if at >= BOOTING else {}
+    return {name: known.get(name, Slope()).then(counters.get(name), at, rule) for name, rule in read.items()}
 
 
 def _rising(downs: Window, slopes: Mapping[str, Slope], rules: tuple[Rule, ...], name: str) -> dict[Code, str]:
@@ -216,9 +231,10 @@ def _rising(downs: Window, slopes: Mapping[str, Slope], rules: tuple[Rule, ...],
     for rule in rules:
         total = slopes[rule.name].window.total if rule.name in slopes else 0
         if total >= rule.limit:
-            told[rule.code] = f"{told.get(rule.code, name)}, {rule.name} +{total} in {rule.within / 60:g} min"
+            # No exact figures: words that change at each look would be written to the Node at each look.
+            told[rule.code] = f"{told.get(rule.code, name)}, {rule.name} by {rule.limit} in {rule.within / 60:g} min"
     if downs.total >= FLAPS:
-        told[Code.FLAPPING] = f"{name}: {downs.total} link downs in {FLAPS_WITHIN / 60:g} min"
+        told[Code.FLAPPING] = f"{name}: {FLAPS} link downs or more in {FLAPS_WITHIN / 60:g} min"
     return told
 
 

@@ -81,7 +81,7 @@ SNAPSHOTS = st.builds(
 EXPECTED = st.builds(
     Expectation, st.none() | st.integers(0, 4), st.none() | st.integers(0, 3), st.none() | st.just(400.0)
 )
-LOOKS = st.lists(st.tuples(st.floats(0, 500), SNAPSHOTS), max_size=8)
+LOOKS = st.lists(st.tuples(st.floats(0, 900), SNAPSHOTS), max_size=8)
 
 
 def play(looks: list[tuple[float, Snapshot]], expected: Expectation | None = None) -> View:
@@ -130,7 +130,7 @@ def test_the_order_of_the_ports_in_a_tree_does_not_matter(looks: list[tuple[floa
 def test_what_is_kept_brings_back_what_stood(looks: list[tuple[float, Snapshot]]) -> None:
     view = play(looks)
     memory = remember(view, "boot")
-    again = recall(View(TABLE), from_json(type(memory), to_json(memory)), "boot", 501.0)
+    again = recall(View(TABLE), from_json(type(memory), to_json(memory)), "boot", 901.0)
     standing = {(fault.code, fault.device) for fault in faults(view)} - {("rdma-ports-missing", "node")}
     assert {(fault.code, fault.device) for fault in faults(again)} == standing
     assert remember(again, "boot") == memory
@@ -181,9 +181,9 @@ def test_thirty_days_of_noise_are_not_one_fault() -> None:
     told = set()
     for look in range(30 * 24 * 6):  # every ten minutes, and a hair later, as after a link event
         if look % 7 == 0:
-            view = fold(view, Snapshot((noisy("mlx5_bond_0", 1, chance, state),)), look * 600.0)
+            view = fold(view, Snapshot((noisy("mlx5_bond_0", 1, chance, state),)), 3600 + look * 600.0)
         both = tuple(noisy(f"mlx5_bond_{number}", number, chance, state) for number in (1, 2))
-        view = fold(view, Snapshot(both), look * 600.0 + 2)
+        view = fold(view, Snapshot(both), 3602 + look * 600.0)
         told |= {(fault.code, fault.device) for fault in faults(view)}
     assert told == set()
     assert len(view.tracks) == 2

@@ -13,11 +13,13 @@ from rlguard.health.rdma.counters import Slope, Window, increment
 from rlguard.health.rdma.learned import Expectation, dotted
 from rlguard.health.rdma.snapshot import Gid, Gpu, Netdev, Port, Snapshot, read_snapshot
 from rlguard.health.rdma.table import Code, Rule, builtin, parse
-from rlguard.health.rdma.watch import View, faults, fold, fold_hang, hung_for, recall, remember, unknown_slopes
+from rlguard.health.rdma.watch import View, faults, fold, fold_hang, recall, remember, unknown_slopes
 from rlguard.model import Repair, Scope, Severity
 from rlguard.wire import from_json, to_json
 
 TABLE = builtin()
+LATER = 3600.0
+"""Seconds since boot at moment 0 of a test."""
 KEY = "0000:10:00.0"
 ADDRESS = "0000:0000:0000:0000:0000:ffff:1e0a:0005"
 DIES_AT_255 = Rule("counters/link_downed", Code.FLAPPING, 255, None, 3, 3600, "")
@@ -54,7 +56,7 @@ def snapshot(*ports: Port) -> Snapshot:
 def after(*looks: tuple[float, Snapshot], view: View | None = None) -> View:
     view = view or View(TABLE)
     for at, seen in looks:
-        view = fold(view, seen, at)
+        view = fold(view, seen, LATER + at)
     return view
 
 
@@ -161,8 +163,8 @@ def test_a_fault_that_stands_ends_only_after_a_minute_without_a_bad_look() -> No
 
 def test_a_late_look_changes_nothing() -> None:
     view = after((0, UP), (10, UP))
-    assert fold(view, DOWN, 5) == view
-    assert fold(view, DOWN, 10) == view
+    assert fold(view, DOWN, LATER + 5) == view
+    assert fold(view, DOWN, LATER + 10) == view
 
 
 def test_one_bad_device_does_not_blind_the_rest() -> None:
@@ -190,7 +192,7 @@ def test_an_address_is_only_judged_while_the_port_is_active() -> None:
 def test_a_restarted_agent_knows_at_once_what_stood_and_what_was_learned() -> None:
     view = seen_at(DOWN, 1, 9, 20, view=after((0, UP)))
     memory = from_json(type(remember(view, "boot")), json.loads(json.dumps(to_json(remember(view, "boot")))))
-    again = recall(View(TABLE), memory, "boot", 30)
+    again = recall(View(TABLE), memory, "boot", LATER + 30)
     assert codes(again) == ["rdma-port-down"]
     assert codes(after((31, DOWN), view=again)) == ["rdma-port-down"]
     assert codes(after((31, UP), (92, UP), view=again)) == []
@@ -207,10 +209,9 @@ def test_what_was_learned_on_another_boot_is_dropped() -> None:
 def test_a_hang_is_a_fault_after_a_minute_and_over_with_the_next_look() -> None:
     view = after((0, UP))
     for at in (5.0, 30.0, 64.0):
-        view = fold_hang(view, "mlx5_bond_3", at)
+        view = fold_hang(view, "mlx5_bond_3", LATER + at)
     assert codes(view) == []
-    assert hung_for(view) == 59.0
-    view = fold_hang(view, "mlx5_bond_3", 65.0)
+    view = fold_hang(view, "mlx5_bond_3", LATER + 65)
     assert codes(view) == ["rdma-hung"]
     assert faults(view)[0].severity is Severity.FATAL
     assert "mlx5_bond_3" in faults(view)[0].detail
@@ -284,6 +285,31 @@ def test_every_row_has_its_source_its_reason_and_what_ends_it() -> None:
 def test_a_bad_table_is_refused(text: str) -> None:
     with pytest.raises(BadConfigError, match="the RDMA table"):
         parse(text)
+
+
+def test_while_the_machine_boots_nothing_is_counted_and_a_fault_takes_longer_to_be_believed() -> None:
+    view, down = View(TABLE), DOWN
+    for at, seen in ((10, UP), (20, down), (40, down), (79, down)):
+        view = fold(view, seen, at)
+    assert codes(view) == []
+    assert codes(fold(view, down, 80)) == ["rdma-port-down"]
+    view = View(TABLE)
+    for at in range(0, 300, 10):
+        shown = port(slaves=(netdev("eth1", changes=2 + 2 * at),), counters={"counters/symbol_error": 90 * at})
+        view = fold(view, snapshot(shown), at)
+    assert codes(fold(view, snapshot(shown), 400)) == []
+
+
+def test_a_fault_is_told_in_the_same_words_for_as_long_as_it_lasts() -> None:
+    view, words = after((0, UP)), set()
+    for step in range(1, 200):
+        rising = port(
+            slaves=(netdev("eth1", changes=2 + 2 * step), netdev("eth2")),
+            counters={"counters/symbol_error": 50 * step, "hw_counters/local_ack_timeout_err": 900 * step},
+        )
+        view = after((10 * step, snapshot(rising)), view=view)
+        words |= {fault.detail for fault in faults(view)}
+    assert len(words) == 3
 
 
 def test_an_address_is_shown_as_people_write_it() -> None:

@@ -16,6 +16,8 @@ from rlguard.health.rdma.watch import View, faults, fold
 CORPUS = Path(__file__).parents[2] / "data" / "rdma"
 CASES = sorted(CORPUS.glob("*.json"))
 TABLE = builtin()
+UP_FOR = 86_400.0
+"""Seconds since boot at second 0 of a case."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def told(case: dict[str, Any]) -> dict[float, list[list[str]]]:
             gone = tuple(change["remove"])
             files = {path: text for path, text in files.items() if not (gone and path.startswith(gone))}
             files |= change["set"]
-        view = fold(view, read_snapshot(files), float(at))
+        view = fold(view, read_snapshot(files), UP_FOR + at)
         seen[at] = [[fault.code, fault.device, fault.severity.value] for fault in faults(view)]
     return seen
 
