@@ -161,6 +161,28 @@ def test_a_fault_that_stands_ends_only_after_a_minute_without_a_bad_look() -> No
     assert codes(after((30, UP), (90, UP), view=broken)) == []
 
 
+def test_what_cannot_be_judged_neither_starts_a_fault_nor_ends_one() -> None:
+    blank = snapshot(port(state=None))
+    doubtful = after((0, UP), (1, DOWN), (9, DOWN), (10, blank), (11, DOWN), (18, DOWN), (20, DOWN))
+    assert codes(doubtful) == []
+    broken = seen_at(DOWN, 1, 9, 20, view=after((0, UP)))
+    assert "rdma-port-down" in codes(seen_at(blank, 30, 100, 200, view=broken))
+    slow = seen_at(snapshot(port(rate=200.0)), 1, 9, 20, view=after((0, UP)))
+    halved = snapshot(port(rate=200.0, slaves=(netdev("eth1"), netdev("eth2", carrier=False))))
+    assert codes(seen_at(halved, 30, 60, 200, view=slow)) == ["rdma-bond-degraded", "rdma-rate-low"]
+
+
+def test_the_only_card_is_watched_also_where_it_has_the_default_route() -> None:
+    view = after((0, Snapshot((port(),), "bond0")))
+    assert codes(seen_at(Snapshot((port(state=1),), "bond0"), 1, 9, 20, view=view)) == ["rdma-port-down"]
+
+
+def test_an_address_of_a_pod_is_no_substitute_for_the_ports_own() -> None:
+    of_pod = Gid(4, ADDRESS[:-1] + "9", "RoCE v2", "macvlan7")
+    lost = snapshot(port(gids=(Gid(1, "fe80::1", "RoCE v2", "bond0"), of_pod)))
+    assert codes(seen_at(lost, 1, 9, 20, view=after((0, UP)))) == ["rdma-gid-lost"]
+
+
 def test_a_late_look_changes_nothing() -> None:
     view = after((0, UP), (10, UP))
     assert fold(view, DOWN, LATER + 5) == view
