@@ -28,7 +28,7 @@ from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
-from rlguard_agent.rdma import Place, RdmaSource
+from rlguard_agent.rdma import Place, RdmaSource, is_there
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
 
@@ -149,7 +149,7 @@ def _first_view(settings: Settings) -> assess.View:
         sources.add(Source.METADATA)
     if settings.api != "none":
         sources.add(Source.NODE)
-    if settings.rdma == "on":
+    if settings.rdma != "off" and is_there(_rdma_place(settings)):
         sources.add(Source.RDMA)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))

@@ -46,6 +46,14 @@ class Place:
     state: Path
 
 
+def is_there(place: Place) -> bool:
+    """True when the ports are to be watched: by order, or there are devices, or there were on this boot."""
+    if place.mode == "on" or has_devices(place.sysfs):
+        return True
+    kept = state.read_record(place.state, FILE, Memory)
+    return kept is not None and kept.boot_id == place.boot_id and bool(kept.ports)
+
+
 class RdmaSource:
     """Tells what is wrong with the ports, all of it each time. `kick` asks for a look now."""
 
@@ -91,9 +99,8 @@ class RdmaSource:
             await self._client.close()
 
     async def _appeared(self) -> None:
-        """Return once there is something to watch, or there was before this process started."""
         while True:
-            if self._place.mode == "on" or self._view.tracks or has_devices(self._place.sysfs):
+            if is_there(self._place):
                 return
             await asyncio.sleep(APPEARED_EVERY)
 

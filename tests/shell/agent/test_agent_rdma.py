@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -101,6 +102,15 @@ async def test_a_restarted_agent_knows_what_stood_and_another_boot_does_not(tree
     async with running(tree, boot_id="another") as source:
         await until(lambda: source.codes() == [])
         await until(lambda: json.loads((tree.parent / "state/rdma.json").read_text())["boot_id"] == "another")
+
+
+async def test_ports_that_all_went_away_while_the_agent_was_down_are_missed(tree: Path) -> None:
+    async with running(tree) as source:
+        await until(lambda: source.codes() == [])
+        await until((tree.parent / "state/rdma.json").exists)
+    shutil.rmtree(tree / "class/infiniband")
+    async with running(tree, mode="auto") as source:
+        await until(lambda: source.codes() == ["rdma-device-gone", "rdma-device-gone"])
 
 
 async def test_a_memory_that_is_no_memory_is_no_memory(tree: Path) -> None:
