@@ -28,6 +28,7 @@ from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
+from rlguard_agent.rdma import Place, RdmaSource, is_there
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
 
@@ -53,6 +54,7 @@ class Agent:
         self._kernel = KernelSource(
             settings.kmsg, builtin(), view.position, self._tell, kernel_only=settings.kernel_only
         )
+        self._rdma = None if settings.rdma == "off" else RdmaSource(_rdma_place(settings), self._tell, log)
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         registry = CollectorRegistry()
@@ -74,6 +76,8 @@ class Agent:
             tasks.create_task(self._dialler().run(), name="controller")
             if settings.cloud != "none":
                 tasks.create_task(watch_cloud(settings.metadata, self._tell), name="metadata")
+            if self._rdma is not None:
+                tasks.create_task(self._rdma.run(), name="rdma")
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
@@ -97,6 +101,8 @@ class Agent:
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()
         self._driver.tell(fact)
+        if self._rdma is not None and isinstance(fact, assess.KernelRead) and fact.gaps:
+            self._rdma.kick()
 
     async def _perform(self, decision: Decision) -> None:
         for assessment in decision.actions:
@@ -153,8 +159,14 @@ def _first_view(settings: Settings) -> assess.View:
         sources.add(Source.METADATA)
     if settings.api != "none":
         sources.add(Source.NODE)
+    if settings.rdma != "off" and is_there(_rdma_place(settings)):
+        sources.add(Source.RDMA)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))
+
+
+def _rdma_place(settings: Settings) -> Place:
+    return Place(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
 
 
 def _api(settings: Settings) -> Api:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from rlguard.errors import BadConfigError
+from rlguard.health.rdma.learned import Expectation
+from rlguard.health.rdma.snapshot import PORT_LIMIT
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
@@ -29,6 +31,11 @@ class Settings:
     | RLGUARD_AGENT_KMSG_FACILITY | `kernel`, or `any`: believe what was written to /dev/kmsg, too | kernel |
     | RLGUARD_AGENT_CLOUD | `tencent` or `none` | tencent |
     | RLGUARD_AGENT_METADATA | URLs of the cloud's metadata server, with commas | its name, its address |
+    | RLGUARD_AGENT_RDMA | `auto` (once there are RDMA devices), `on`, `off` | auto |
+    | RLGUARD_AGENT_SYSFS | the node's sysfs; its routes are read from `proc/net/route` beside it | /sys |
+    | RLGUARD_AGENT_GID_INDEX | where jobs look for the RoCE v2 IPv4 address (3 on TKE), or `auto`: learned | auto |
+    | RLGUARD_AGENT_RDMA_PORTS | how many RDMA ports are to be active, or `auto`: those seen active | auto |
+    | RLGUARD_AGENT_RDMA_RATE | at how many Gb/s those are to run, or `auto`: at any rate | auto |
     | RLGUARD_AGENT_API | `auto`, `none`, or the API server's URL | auto |
     | RLGUARD_AGENT_API_ACCOUNT | folder with the token and ca.crt for it | the pod's ServiceAccount |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
@@ -48,6 +55,9 @@ class Settings:
     kernel_only: bool
     cloud: str
     metadata: tuple[str, ...]
+    rdma: str
+    sysfs: Path
+    expected: Expectation
     api: str
     api_account: Path
     state: Path
@@ -70,6 +80,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         kernel_only=_choice(env, "RLGUARD_AGENT_KMSG_FACILITY", ("kernel", "any")) == "kernel",
         cloud=_choice(env, "RLGUARD_AGENT_CLOUD", ("tencent", "none")),
         metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or METADATA),
+        rdma=_choice(env, "RLGUARD_AGENT_RDMA", ("auto", "on", "off")),
+        sysfs=Path(env.get("RLGUARD_AGENT_SYSFS") or "/sys"),
+        expected=_expectation(env),
         api=_api(env),
         api_account=Path(env.get("RLGUARD_AGENT_API_ACCOUNT") or "/var/run/secrets/kubernetes.io/serviceaccount"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
@@ -99,6 +112,23 @@ def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise BadConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
     return value
+
+
+def _expectation(env: Mapping[str, str]) -> Expectation:
+    return Expectation(
+        gid_index=_whole(env, "RLGUARD_AGENT_GID_INDEX", 255),
+        ports=_whole(env, "RLGUARD_AGENT_RDMA_PORTS", PORT_LIMIT),
+        rate=_whole(env, "RLGUARD_AGENT_RDMA_RATE", 100_000),
+    )
+
+
+def _whole(env: Mapping[str, str], name: str, most: int) -> int | None:
+    text = env.get(name) or "auto"
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or int(text) > most:
+        raise BadConfigError(f"{name}: {text!r} is neither auto nor a number from 0 to {most}")
+    return int(text)
 
 
 def _urls(text: str) -> tuple[str, ...]:

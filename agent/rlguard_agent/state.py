@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -14,6 +14,8 @@ from rlguard.errors import BadWireError
 from rlguard.health.assess import Memory
 from rlguard.health.faults import Fault
 from rlguard.wire import from_json, to_json
+
+T = TypeVar("T")
 
 FILE: Final = "state.json"
 EVERY: Final = 5.0
@@ -23,10 +25,15 @@ SIZE_LIMIT: Final = 1 << 20
 
 def load(folder: Path) -> Memory | None:
     """What was kept, None if nothing usable was: then the kernel log is read again from its start."""
+    return read_record(folder, FILE, Memory)
+
+
+def read_record(folder: Path, name: str, kind: type[T]) -> T | None:
+    """What a file of the folder holds, None if it is no `kind`."""
     try:
-        with (folder / FILE).open("rb") as file:
+        with (folder / name).open("rb") as file:
             value = json.loads(file.read(SIZE_LIMIT))
-        return from_json(Memory, value)
+        return from_json(kind, value)
     except (OSError, ValueError, RecursionError, BadWireError):
         return None
 
@@ -61,7 +68,7 @@ class Keeper:
     async def _write(self, memory: Memory) -> None:
         text = json.dumps(to_json(memory))
         try:
-            await asyncio.to_thread(_replace, self._folder, text)
+            await asyncio.to_thread(replace, self._folder, FILE, text)
         except OSError as error:
             if self.problem is None:
                 self._log.warning("state cannot be kept; after a restart the kernel log is read anew", error=str(error))
@@ -75,8 +82,9 @@ def _gist(memory: Memory) -> tuple[tuple[Fault, ...], int]:
     return tuple(standing.fault for standing in memory.faults), memory.gaps
 
 
-def _replace(folder: Path, text: str) -> None:
+def replace(folder: Path, name: str, text: str) -> None:
+    """Write a file of the folder that appears whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{FILE}.tmp"
+    temporary = folder / f"{name}.tmp"
     temporary.write_text(text, encoding="utf-8")
-    temporary.replace(folder / FILE)
+    temporary.replace(folder / name)

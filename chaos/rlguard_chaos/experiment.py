@@ -28,18 +28,25 @@ class Fault(StrEnum):
     START_NODE = "start-node"  # a dead node comes back, newly booted
     REBOOT_NODE = "reboot-node"
     KILL_SIDECAR = "kill-sidecar"  # SIGKILL to the sidecar process of one pod
+    RDMA_PORT_DOWN = "rdma-port-down"  # a bond of the node loses both links
+    RDMA_PORT_UP = "rdma-port-up"  # they are back; a node without RDMA ports gets some
+    RDMA_GID_LOST = "rdma-gid-lost"  # a bond loses its IPv4 address while its port stays active
     FINISH_JOB = "finish-job"  # ask the training script to end soon, successfully
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One fault. `target`: `leader`, `worker`, `avoided` (all nodes on the avoid list) or a name given by `named`."""
+    """One fault. `target`: `leader`, `worker`, `avoided` (all nodes on the avoid list) or a name given by `named`.
+
+    `port`: which RDMA port of the node, counted from 0.
+    """
 
     fault: Fault
     target: str = ""
     named: str = ""
     text: str = ""
     seconds: float | None = None
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ def _step(document: Any, at: str) -> Step:
 
 def _injection(document: Any, at: str) -> Injection:
     item = _mapping(document, at)
-    _known(item, {"fault", "target", "named", "text", "seconds"}, at)
+    _known(item, {"fault", "target", "named", "text", "seconds", "port"}, at)
     fault = _member(Fault, item.get("fault"), f"{at}.fault")
     if fault is not Fault.FINISH_JOB and not item.get("target"):
         raise BadConfigError(
@@ -122,8 +129,9 @@ def _injection(document: Any, at: str) -> Injection:
         )
     if fault is Fault.KERNEL_LINE and not item.get("text"):
         raise BadConfigError(f"{at}.text: kernel-line needs the line to write")
-    seconds = _number(item, "seconds", at)
-    return Injection(fault, str(item.get("target", "")), str(item.get("named", "")), str(item.get("text", "")), seconds)
+    seconds, port = _number(item, "seconds", at), _whole(item, "port", at) or 0
+    target, named, text = (str(item.get(name, "")) for name in ("target", "named", "text"))
+    return Injection(fault, target, named, text, seconds, port)
 
 
 def _expectation(document: Any, at: str) -> Expectation:

@@ -15,7 +15,7 @@ from rlguard.errors import BadConfigError
 from rlguard_chaos.experiment import Fault, Injection
 from rlguard_chaos.judge import GroupSeen
 from rlguard_chaos.kubectl import Kubectl
-from rlguard_chaos.lab import Lab, fakes
+from rlguard_chaos.lab import Lab, fakes, ports
 
 KILL_RANK: Final = """
 import os, signal, sys
@@ -127,6 +127,8 @@ class Hands:
             )
         node = self.lab.node(target)
         match injection.fault:
+            case fault if fault in RDMA_FAULTS:
+                return _rdma_fault(injection, target)
             case Fault.KERNEL_LINE:
                 fakes.write_kernel_line(target, injection.text)
                 return f"kernel log of {target}: {injection.text}"
@@ -151,6 +153,23 @@ class Hands:
         return f"{target}: to be reclaimed in {seconds:.0f} s"
 
 
-NODE_FAULTS: Final = frozenset(
-    {Fault.KERNEL_LINE, Fault.SPOT_NOTICE, Fault.KILL_NODE, Fault.START_NODE, Fault.REBOOT_NODE}
-)
+def _rdma_fault(injection: Injection, node: str) -> str:
+    root, number = ports.sysfs(node), injection.port
+    if injection.fault is Fault.RDMA_GID_LOST:
+        ports.lose_address(root, number)
+        return f"{node}: RDMA port {number} has lost its IPv4 address"
+    up = injection.fault is Fault.RDMA_PORT_UP
+    if up and not ports.count(root):
+        ports.lay_out(root)
+    ports.set_port(root, number, up=up)
+    return f"{node}: RDMA port {number} is {'up' if up else 'down'}"
+
+
+RDMA_FAULTS: Final = frozenset({Fault.RDMA_PORT_DOWN, Fault.RDMA_PORT_UP, Fault.RDMA_GID_LOST})
+NODE_FAULTS: Final = RDMA_FAULTS | {
+    Fault.KERNEL_LINE,
+    Fault.SPOT_NOTICE,
+    Fault.KILL_NODE,
+    Fault.START_NODE,
+    Fault.REBOOT_NODE,
+}

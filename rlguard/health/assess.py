@@ -113,7 +113,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known of one node on one boot. `sources` are those configured."""
+    """All that is known of one node on one boot. `sources` are those configured, and those that ever told anything."""
 
     node: str
     boot_id: str
@@ -174,7 +174,12 @@ def source_of(fact: Fact) -> Source:
 
 
 def fold(view: View, fact: Fact) -> View:
-    """The view with one more fact in it."""
+    """The view with one more fact in it. A source that appeared later is missed from then on, as the others are."""
+    source = source_of(fact)
+    return _fold(view if source in view.sources else dataclasses.replace(view, sources=view.sources | {source}), fact)
+
+
+def _fold(view: View, fact: Fact) -> View:
     match fact:
         case Answered(source, at):
             return _answered(view, source, at)

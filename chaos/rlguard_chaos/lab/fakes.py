@@ -1,4 +1,4 @@
-"""What breaks at a node's lowest edge: kernel lines, cloud notices, boot ids, sysfs. For experiments and tests."""
+"""What breaks at a node's lowest edge: kernel lines, cloud notices, boot ids. For experiments and tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 CHINA = timezone(timedelta(hours=8))
 KERNEL_WARNING = 4
 ANSWER_LIMIT_S = 5.0
-SYSFS = {
-    "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
-    "class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp",
-    "class/infiniband/mlx5_0/ports/1/link_layer": "Ethernet",
-    "class/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)",
-    "class/infiniband/mlx5_0/ports/1/counters/link_downed": "0",
-    "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0",
-}
 
 
 def prepare(node: str) -> None:
@@ -33,9 +25,6 @@ def prepare(node: str) -> None:
     fakes = layout.node_fakes(node)
     (fakes / "nvml").mkdir(parents=True, exist_ok=True)
     (fakes / "name").write_text(f"{node}\n")
-    for path, value in SYSFS.items():
-        if not (fakes / "sys" / path).exists():
-            set_sysfs(node, path, value)
     if not (fakes / "boot_id").exists():
         set_boot_id(node)
     if not _metadata(node).exists():
@@ -89,11 +78,6 @@ def set_boot_id(node: str, boot_id: str | None = None) -> str:
     chosen = boot_id or str(uuid.uuid4())
     (layout.node_fakes(node) / "boot_id").write_text(f"{chosen}\n")
     return chosen
-
-
-def set_sysfs(node: str, path: str, value: str) -> None:
-    """Write one file of the node's fake sysfs tree; the path is relative to its `sys` folder."""
-    write_whole(layout.node_fakes(node) / "sys" / path, f"{value}\n")
 
 
 def _metadata(node: str) -> Path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlguard.errors import BadConfigError
-from rlguard_chaos.lab import api, fakes, layout, nodefiles, processes
+from rlguard_chaos.lab import api, fakes, layout, nodefiles, ports, processes
 from rlguard_chaos.lab.host import LabError, attempt, call, link_exists
 from rlguard_chaos.lab.processes import Program
 
@@ -58,6 +58,7 @@ class Node:
         self.kill()
         fakes.prepare(self.name)
         fakes.set_boot_id(self.name)
+        ports.boot(ports.sysfs(self.name))
         nodefiles.write(self.name, self.binaries, production_timers=self.production_timers)
         processes.create_groups(self.name)
         self._create_namespaces()

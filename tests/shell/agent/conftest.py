@@ -97,6 +97,7 @@ class World:
             "RLGUARD_AGENT_HEALTH_PORT": str(self.health_port),
             "RLGUARD_AGENT_KMSG": self.kernel.place,
             "RLGUARD_AGENT_METADATA": self.http,
+            "RLGUARD_AGENT_SYSFS": str(self.folder / "node" / "sys"),
             "RLGUARD_AGENT_API": self.http,
             "RLGUARD_AGENT_API_ACCOUNT": str(self.folder),
             "RLGUARD_AGENT_TOKEN": str(self.folder / "token"),

@@ -79,6 +79,15 @@ def test_an_answer_grows_old(source: Source) -> None:
     assert judge(view, NOW + PATIENCE[source] + 1).report.verdict is Verdict.UNKNOWN
 
 
+def test_a_source_that_appeared_later_is_missed_from_then_on() -> None:
+    few = frozenset({Source.KERNEL})
+    appeared = seen(kernel(at=NOW + 60), Observed(Source.RDMA, NOW, ()), sources=few)
+    assert judge(seen(kernel(at=NOW + 60), sources=few), NOW + 60).report.verdict is Verdict.HEALTHY
+    assert judge(appeared, NOW + 60).condition.message == "rdma: no answer lately"
+    blind = seen(kernel(), CannotLook(Source.RDMA, "hangs"), sources=few)
+    assert judge(blind).condition.message == "rdma: hangs"
+
+
 def test_the_decision_wakes_when_the_next_answer_grows_old() -> None:
     assert decide(seen(*LOOKED), NOW).wake_at == NOW + min(PATIENCE.values())
 
