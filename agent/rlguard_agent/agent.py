@@ -28,6 +28,7 @@ from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
+from rlguard_agent.nvml import GpuPlace, GpuSource
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
 
@@ -51,6 +52,7 @@ class Agent:
         self._kernel = KernelSource(
             settings.kmsg, builtin(), view.position, self._tell, kernel_only=settings.kernel_only
         )
+        self._gpus = GpuSource(_gpu_place(settings), builtin(), self._tell)
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         registry = CollectorRegistry()
@@ -70,6 +72,8 @@ class Agent:
             tasks.create_task(self._dialler().run(), name="controller")
             if settings.cloud != "none":
                 tasks.create_task(watch_cloud(settings.metadata, self._tell), name="metadata")
+            if settings.gpus != "off":
+                tasks.create_task(self._gpus.run(), name="nvml")
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
@@ -89,6 +93,8 @@ class Agent:
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()
         self._driver.tell(fact)
+        if isinstance(fact, assess.KernelRead) and fact.gaps:
+            self._gpus.kick()  # what the missing lines told may still show
 
     async def _perform(self, decision: Decision) -> None:
         for assessment in decision.actions:
@@ -143,8 +149,20 @@ def _first_view(settings: Settings) -> assess.View:
         sources.add(Source.METADATA)
     if settings.api != "none":
         sources.add(Source.NODE)
+    if settings.gpus == "on":
+        sources.add(Source.GPU)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))
+
+
+def _gpu_place(settings: Settings) -> GpuPlace:
+    return GpuPlace(
+        settings.driver_root,
+        settings.state,
+        settings.boot_id,
+        settings.expected_gpus,
+        wait_for_driver=settings.gpus == "auto",
+    )
 
 
 def _api(settings: Settings) -> Api:

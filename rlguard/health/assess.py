@@ -98,7 +98,16 @@ class Observed:
     faults: tuple[Fault, ...]
 
 
-Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What a source saw happen. It stands by the rules of an event, as what a line of the kernel log tells."""
+
+    source: Source
+    at: float
+    faults: tuple[Fault, ...]
+
+
+Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed | Happened
 FaultKey = tuple[str, str]
 
 
@@ -113,7 +122,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known of one node on one boot. `sources` are those configured."""
+    """All that is known of one node on one boot. `sources` are those configured, and any that has spoken since."""
 
     node: str
     boot_id: str
@@ -165,7 +174,7 @@ def recall(view: View, memory: Memory | None) -> View:
 def source_of(fact: Fact) -> Source:
     """The source that told a fact."""
     match fact:
-        case Answered(source) | CannotLook(source) | Observed(source):
+        case Answered(source) | CannotLook(source) | Observed(source) | Happened(source):
             return source
         case KernelRead():
             return Source.KERNEL
@@ -175,6 +184,7 @@ def source_of(fact: Fact) -> Source:
 
 def fold(view: View, fact: Fact) -> View:
     """The view with one more fact in it."""
+    view = dataclasses.replace(view, sources=view.sources | {source_of(fact)})
     match fact:
         case Answered(source, at):
             return _answered(view, source, at)
@@ -187,6 +197,8 @@ def fold(view: View, fact: Fact) -> View:
         case Observed(source, at, faults):
             seen = {**view.observed, source: faults[:FAULT_LIMIT]}
             return dataclasses.replace(_answered(view, source, at), observed=seen)
+        case Happened(_, at, faults):
+            return dataclasses.replace(view, faults=_with(view.faults, faults, at))
 
 
 def _answered(view: View, source: Source, at: float) -> View:

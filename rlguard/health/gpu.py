@@ -23,7 +23,8 @@ BREAK: Final = 60.0
 """Seconds between two looks after which what both show was not seen "without a break"."""
 WINDOW: Final = 3600.0
 SAMPLE_EVERY: Final = 60.0
-"""Counters are compared over the window, by samples this far apart, in seconds."""
+"""Counters are compared over the window, in seconds; samples are at least half of this apart, so 122 at most."""
+GONE: Final = frozenset({"lost", "missing", "reset-required"})
 MOST_DEVICES: Final = 64
 """No node has more GPUs (MIG slices are no devices of their own here); more are not remembered."""
 
@@ -68,6 +69,11 @@ class GpuView:
     samples: Mapping[tuple[str, str], tuple[Sample, ...]] = field(default_factory=dict)
     hung: Hung | None = None
     problem: str = ""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether GPUs are gone: their return shows only after NVML is initialised anew."""
+        return not self.count or any(sign.sign in GONE for sign in self.shown)
 
 
 def fold(view: GpuView, look: Look, at: float) -> GpuView:

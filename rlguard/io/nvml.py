@@ -125,11 +125,11 @@ class Nvml:
             answer = json.loads(line)
         except (ValueError, RecursionError):
             answer = None
-        if isinstance(answer, dict) and "unreadable" not in answer:
-            return answer
+        if isinstance(answer, dict) and not answer.get("over"):
+            return Unreadable(str(answer["unreadable"])) if "unreadable" in answer else answer
         await self._fail()
         if isinstance(answer, dict):
-            return Unreadable(str(answer["unreadable"]))
+            return Unreadable(str(answer.get("unreadable")))
         if line:
             return Unreadable(f"the NVML process answered no JSON: {line[:100]!r}")
         return Unreadable(

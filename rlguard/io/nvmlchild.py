@@ -2,8 +2,9 @@
 
 One JSON request per line on stdin: `{"op": "look", "fresh": false}` (fresh: initialise NVML anew first, else a GPU that
 came back stays unseen) or `{"op": "events", "milliseconds": 1000}`. For each one line on stdout: `{"snapshot": ...}`,
-`{"events": [...], "waited": true}` (false: this driver has no events to wait for) or `{"unreadable": "why"}`, after
-which this process ends: what was loaded once is never loaded anew. Ends when stdin does, too.
+`{"events": [...], "waited": true}` (false: this driver has no events to wait for) or `{"unreadable": "why"}`; with
+`"over": true` this process is of no more use, as a library that was loaded once is never loaded anew.
+Ends when stdin does.
 """
 
 from __future__ import annotations
@@ -58,19 +59,27 @@ class Child:
         except UnreadableError as error:
             self._say({"unreadable": str(error)})
         except pynvml.NVMLError as error:
-            self._say({"unreadable": self._explain(error)})
+            return self._refused(error)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._say({"unreadable": f"internal error of the NVML process: {error!r:.200}"})
-        else:
-            return True
-        return False
+            self._say({"unreadable": f"internal error of the NVML process: {error!r:.200}", "over": True})
+            return False
+        return True
+
+    def _refused(self, error: Any) -> bool:
+        """Tell that the driver as a whole refuses; it is initialised anew for the next request."""
+        self._started = False
+        over = error.value == LIBRARY_MISMATCH
+        advice = ADVICE.get(error.value, "see `nvidia-smi` on the node and the kernel log for lines with NVRM")
+        self._say({"unreadable": f"NVML refuses: {error} (code {error.value}); {advice}", "over": over})
+        return not over
 
     def _begin(self, *, fresh: bool) -> None:
         if self._started and not fresh:
             return
         if self._started:
             pynvml.nvmlShutdown()
-        else:
+        self._started = False
+        if pynvml.nvmlLib is None:
             _load(self._root)
         pynvml.nvmlInit()
         self._started = True
@@ -105,10 +114,6 @@ class Child:
             quiet = error.value == pynvml.NVML_ERROR_TIMEOUT
             return {"events": [dataclasses.asdict(event) for event in told], "waited": quiet}
         return {"events": [dataclasses.asdict(event) for event in told], "waited": True}
-
-    def _explain(self, error: Any) -> str:
-        advice = ADVICE.get(error.value, "see `nvidia-smi` on the node and the kernel log for lines with NVRM")
-        return f"NVML refuses: {error} (code {error.value}); {advice}"
 
     def _say(self, message: dict[str, Any]) -> None:
         self._out.write(json.dumps(message).encode() + b"\n")

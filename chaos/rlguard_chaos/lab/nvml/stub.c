@@ -30,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum {
@@ -71,17 +72,28 @@ struct banks {
 };
 
 static char state[FILE_LIMIT];
+static int has_orders;
 static int initialised;
-static unsigned long last_event;
+static unsigned long last_event; /* its number; 0: none was told yet */
 
+/* True when there is a state file; what it says is then in `state`, read only if it is another file than last time. */
 static int load(void)
 {
+    static struct stat last;
     const char *path = getenv("RLGUARD_NVML_STATE");
+    struct stat now;
     FILE *file = fopen(path && *path ? path : "/run/rlguard-lab/nvml/state", "r");
-    size_t length = file ? fread(state, 1, sizeof state - 1, file) : 0;
-    state[length] = '\0';
+    if (!file || fstat(fileno(file), &now)) {
+        memset(&last, 0, sizeof last);
+        state[0] = '\0';
+    } else if (now.st_ino != last.st_ino || now.st_size != last.st_size || now.st_mtim.tv_sec != last.st_mtim.tv_sec ||
+               now.st_mtim.tv_nsec != last.st_mtim.tv_nsec) {
+        last = now;
+        state[fread(state, 1, sizeof state - 1, file)] = '\0';
+    }
     if (file)
         fclose(file);
+    has_orders = strstr(state, "hang.") || strstr(state, "error.");
     return file != NULL;
 }
 
@@ -121,6 +133,8 @@ static void key_of(char *key, int device, const char *name, const char *of)
 static int ordered(int device, const char *what, const char *call, unsigned long long *value)
 {
     char key[KEY_LIMIT];
+    if (!has_orders)
+        return 0;
     key_of(key, NO_DEVICE, what, call);
     if (number(key, value) && *value)
         return 1;
@@ -322,8 +336,7 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active)
 {
     char name[32];
     snprintf(name, sizeof name, "link.%u", link);
-    int code = device_unsigned(__func__, device, name, active);
-    return code == NOT_SUPPORTED ? INVALID_ARGUMENT : code;
+    return device_unsigned(__func__, device, name, active);
 }
 
 int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values)
