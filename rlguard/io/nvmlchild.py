@@ -127,13 +127,13 @@ def _look() -> dict[str, Any]:
 def _load(root: Path) -> None:
     """Load the driver's own library. Raises UnreadableError."""
     found = find_library(root)
+    if found is None:
+        raise UnreadableError(_not_found(root))
     try:
         # nvidia-ml-py would ask the loader for the name; once set, it takes this one.
-        pynvml.nvmlLib = ctypes.CDLL(str(found or LIBRARY))
+        pynvml.nvmlLib = ctypes.CDLL(str(found))
     except OSError as error:
-        if found is not None:
-            raise UnreadableError(f"{found} cannot be loaded: {error}; is it of another kind of machine?") from error
-        raise UnreadableError(_not_found(root)) from error
+        raise UnreadableError(f"{found} cannot be loaded: {error}; is it of another kind of machine?") from error
 
 
 def _not_found(root: Path) -> str:

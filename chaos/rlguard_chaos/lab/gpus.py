@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +54,22 @@ def _compile(target: Path) -> None:
             "`apt-get install gcc libc6-dev`"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    unfinished = target.with_name(f".{target.name}.{threading.get_native_id()}")  # nodes boot side by side
     command = [compiler, *FLAGS, "-o", str(unfinished), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # a list, no shell
     if done.returncode:
         unfinished.unlink(missing_ok=True)
         raise LabError(f"building the NVML stand-in failed: {done.stderr.strip()[-400:]}")
     unfinished.replace(target)
+
+
+def unavailable() -> str:
+    """Why this machine cannot play GPUs, and what to do; empty when it can."""
+    try:
+        library()
+    except (BadConfigError, LabError) as error:
+        return str(error)
+    return ""
 
 
 def install(folder: Path, count: int) -> None:
