@@ -29,6 +29,7 @@ from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
 from rlguard_agent.rdma import Place, RdmaSource, is_there
+from rlguard_agent.nvml import GpuPlace, GpuSource
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
 
@@ -55,6 +56,7 @@ class Agent:
             settings.kmsg, builtin(), view.position, self._tell, kernel_only=settings.kernel_only
         )
         self._rdma = None if settings.rdma == "off" else RdmaSource(_rdma_place(settings), self._tell, log)
+        self._gpus = GpuSource(_gpu_place(settings), builtin(), self._tell)
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         registry = CollectorRegistry()
@@ -78,6 +80,8 @@ class Agent:
                 tasks.create_task(watch_cloud(settings.metadata, self._tell), name="metadata")
             if self._rdma is not None:
                 tasks.create_task(self._rdma.run(), name="rdma")
+            if settings.gpus != "off":
+                tasks.create_task(self._gpus.run(), name="nvml")
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
@@ -103,6 +107,8 @@ class Agent:
         self._driver.tell(fact)
         if self._rdma is not None and isinstance(fact, assess.KernelRead) and fact.gaps:
             self._rdma.kick()
+        if isinstance(fact, assess.KernelRead) and fact.gaps:
+            self._gpus.kick()  # what the missing lines told may still show
 
     async def _perform(self, decision: Decision) -> None:
         for assessment in decision.actions:
@@ -161,12 +167,22 @@ def _first_view(settings: Settings) -> assess.View:
         sources.add(Source.NODE)
     if settings.rdma != "off" and is_there(_rdma_place(settings)):
         sources.add(Source.RDMA)
+    if settings.gpus == "on":
+        sources.add(Source.GPU)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))
 
 
 def _rdma_place(settings: Settings) -> Place:
     return Place(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
+def _gpu_place(settings: Settings) -> GpuPlace:
+    return GpuPlace(
+        settings.driver_root,
+        settings.state,
+        settings.boot_id,
+        settings.expected_gpus,
+        wait_for_driver=settings.gpus == "auto",
+    )
 
 
 def _api(settings: Settings) -> Api:

@@ -13,6 +13,7 @@ from rlguard.health.rdma.snapshot import PORT_LIMIT
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
+MOST_GPUS: Final = 64
 METADATA: Final = "http://metadata.tencentyun.com,http://169.254.0.23"
 
 
@@ -38,6 +39,8 @@ class Settings:
     | RLGUARD_AGENT_RDMA_RATE | at how many Gb/s those are to run, or `auto`: at any rate | auto |
     | RLGUARD_AGENT_API | `auto`, `none`, or the API server's URL | auto |
     | RLGUARD_AGENT_API_ACCOUNT | folder with the token and ca.crt for it | the pod's ServiceAccount |
+    | RLGUARD_AGENT_GPUS | `auto` (watch once there is a driver), `on`, `off`, or how many there must be | auto |
+    | RLGUARD_AGENT_DRIVER_ROOT | under which NVIDIA's driver has its library, as this process sees it | / |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
     | RLGUARD_AGENT_STATE | folder for what must outlive the process | /var/lib/rlguard |
     | RLGUARD_AGENT_BOOT_ID | file with the boot id | /proc/sys/kernel/random/boot_id |
@@ -60,6 +63,9 @@ class Settings:
     expected: Expectation
     api: str
     api_account: Path
+    gpus: str
+    expected_gpus: int | None
+    driver_root: Path
     state: Path
     boot_id: str
 
@@ -67,6 +73,7 @@ class Settings:
 def read_settings(env: Mapping[str, str]) -> Settings:
     """The settings in an environment. Raises BadConfigError naming the variable that is wrong."""
     authority_file = env.get("RLGUARD_CA_FILE")
+    gpus, expected_gpus = _gpus(env)
     settings = Settings(
         node=_required(env, "RLGUARD_NODE"),
         host=_required(env, "RLGUARD_HOST_IP"),
@@ -85,6 +92,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         expected=_expectation(env),
         api=_api(env),
         api_account=Path(env.get("RLGUARD_AGENT_API_ACCOUNT") or "/var/run/secrets/kubernetes.io/serviceaccount"),
+        gpus=gpus,
+        expected_gpus=expected_gpus,
+        driver_root=Path(env.get("RLGUARD_AGENT_DRIVER_ROOT") or "/"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
         boot_id=_boot_id(env.get("RLGUARD_AGENT_BOOT_ID") or "/proc/sys/kernel/random/boot_id"),
     )
@@ -129,6 +139,13 @@ def _whole(env: Mapping[str, str], name: str, most: int) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or int(text) > most:
         raise BadConfigError(f"{name}: {text!r} is neither auto nor a number from 0 to {most}")
     return int(text)
+def _gpus(env: Mapping[str, str]) -> tuple[str, int | None]:
+    value = env.get("RLGUARD_AGENT_GPUS") or "auto"
+    if value.isascii() and value.isdigit() and 0 < int(value) <= MOST_GPUS:
+        return "on", int(value)
+    if value not in ("auto", "on", "off"):
+        raise BadConfigError(f"RLGUARD_AGENT_GPUS: {value!r} is none of auto, on, off, nor a number up to {MOST_GPUS}")
+    return value, None
 
 
 def _urls(text: str) -> tuple[str, ...]:

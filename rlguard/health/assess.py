@@ -98,7 +98,16 @@ class Observed:
     faults: tuple[Fault, ...]
 
 
-Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What a source saw happen. It stands by the rules of an event, as what a line of the kernel log tells."""
+
+    source: Source
+    at: float
+    faults: tuple[Fault, ...]
+
+
+Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed | Happened
 FaultKey = tuple[str, str]
 
 
@@ -165,7 +174,7 @@ def recall(view: View, memory: Memory | None) -> View:
 def source_of(fact: Fact) -> Source:
     """The source that told a fact."""
     match fact:
-        case Answered(source) | CannotLook(source) | Observed(source):
+        case Answered(source) | CannotLook(source) | Observed(source) | Happened(source):
             return source
         case KernelRead():
             return Source.KERNEL
@@ -192,6 +201,8 @@ def _fold(view: View, fact: Fact) -> View:
         case Observed(source, at, faults):
             seen = {**view.observed, source: faults[:FAULT_LIMIT]}
             return dataclasses.replace(_answered(view, source, at), observed=seen)
+        case Happened(_, at, faults):
+            return dataclasses.replace(view, faults=_with(view.faults, faults, at))
 
 
 def _answered(view: View, source: Source, at: float) -> View:

@@ -298,6 +298,14 @@ def test_an_agents_sources_can_be_replaced_one_by_one() -> None:
     ]
 
 
+def test_an_agent_gets_the_runtime_class_that_brings_the_driver() -> None:
+    def spec(*settings: str) -> dict[str, Any]:
+        return objects(*settings)["DaemonSet", "rlguard-agent"]["spec"]["template"]["spec"]
+
+    assert "runtimeClassName" not in spec()
+    assert spec('agent.runtimeClassName="nvidia"')["runtimeClassName"] == "nvidia"
+
+
 def test_an_agent_stays_on_a_node_in_trouble() -> None:
     spec = objects()["DaemonSet", "rlguard-agent"]["spec"]["template"]["spec"]
     assert spec["tolerations"] == [{"operator": "Exists"}]

@@ -82,7 +82,8 @@ def test_locks_say_what_and_not_from_where() -> None:
 
 
 def test_no_file_names_a_place_of_one_machine() -> None:
-    places = re.compile(r"(?<![\w.])/(?:work|root|home)/\w+")
+    # GKE keeps the GPU driver of its nodes under the one that is let through.
+    places = re.compile(r"(?<![\w.])/(?:work|root|home)/(?!kubernetes/bin/nvidia)\w+")
     assert [f"{path}: {found[0]}" for path, text in texts() if (found := places.search(text))] == []
 
 

@@ -8,6 +8,7 @@
     node.kill(); node.start()                    # also cut, heal, freeze, thaw; node.state
     fakes.write_kernel_line("node1", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.")
     fakes.set_spot_notice("node1", 120)
+    fakes.change_gpus("node1", {"device.3.lost": 1})
     down()
 
 Inside a node, `/run/rlguard-lab` holds its fakes: `kmsg.sock` (protocol: edge.py), `boot_id`, `sys/`, `nvml/`, `name`.

@@ -9,21 +9,29 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from rlguard.errors import BadConfigError
-from rlguard_chaos.lab import layout
+from rlguard_chaos.lab import gpus, layout
 from rlguard_chaos.lab.host import LabError, write_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 CHINA = timezone(timedelta(hours=8))
 KERNEL_WARNING = 4
 ANSWER_LIMIT_S = 5.0
+GPUS = 8
+"""As many as a node says it has (nvidia.com/gpu)."""
 
 
 def prepare(node: str) -> None:
-    """Make the node's folder of fakes as a healthy machine has them; what is there is kept."""
+    """Make the node's folder of fakes as a healthy machine has them; what is there is kept.
+
+    Where no NVML stand-in can be built the node has no GPUs, and so no driver.
+    """
     fakes = layout.node_fakes(node)
     (fakes / "nvml").mkdir(parents=True, exist_ok=True)
+    if not gpus.unavailable():
+        gpus.install(fakes / "nvml", GPUS)
     (fakes / "name").write_text(f"{node}\n")
     if not (fakes / "boot_id").exists():
         set_boot_id(node)
@@ -78,6 +86,29 @@ def set_boot_id(node: str, boot_id: str | None = None) -> str:
     chosen = boot_id or str(uuid.uuid4())
     (layout.node_fakes(node) / "boot_id").write_text(f"{chosen}\n")
     return chosen
+
+
+def change_gpus(node: str, changes: Mapping[str, str | int | None]) -> None:
+    """Change what NVML says on the node, line by line (see `nvml/stub.c`); None takes a line away.
+
+    Raises BadConfigError where the node has no GPUs.
+    """
+    gpus.change(_gpu_state(node), changes)
+
+
+def tell_xid(node: str, gpu: int, code: int) -> None:
+    """Let NVML on the node tell that a GPU had an Xid. The kernel's line is apart from it (`write_kernel_line`).
+
+    Raises BadConfigError where the node has no GPUs.
+    """
+    gpus.tell_xid(_gpu_state(node), gpu, code)
+
+
+def _gpu_state(node: str) -> Path:
+    state = layout.node_fakes(node) / "nvml" / gpus.STATE
+    if not state.exists():
+        raise BadConfigError(f"{node} has no GPUs: {gpus.unavailable() or 'no node of this name has booted'}")
+    return state
 
 
 def _metadata(node: str) -> Path:

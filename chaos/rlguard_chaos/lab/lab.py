@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlguard.errors import BadConfigError
-from rlguard_chaos.lab import api, layout, processes
+from rlguard_chaos.lab import api, gpus, layout, processes
 from rlguard_chaos.lab.host import (
     LabError,
     attempt,
@@ -187,6 +187,8 @@ def _build(record: Record, say: Callable[[str], None]) -> None:
     images.compile_checkout()
     images.write_base_spec(folder / "ctr")
     images.write_archive(folder / "pause")
+    if reason := gpus.unavailable():
+        say(reason)
     lab = Lab()
     with ThreadPoolExecutor(max_workers=4) as pool:
         coming = [pool.submit(_bring, node, say) for node in lab.nodes()]

@@ -14,6 +14,7 @@ from rlguard.health.assess import (
     CannotLook,
     CloudSaid,
     Fact,
+    Happened,
     KernelRead,
     Observed,
     Source,
@@ -50,6 +51,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(KernelRead, TIMES, st.none() | st.integers(0, 99), SOME, st.integers(0, 1), st.booleans()),
     st.builds(CloudSaid, TIMES, ANSWERS),
     st.builds(Observed, st.just(Source.NODE), TIMES, SOME),
+    st.builds(Happened, st.just(Source.GPU), TIMES, SOME),
 )
 KERNEL_FACTS = st.lists(
     st.builds(KernelRead, TIMES, st.none() | st.integers(0, 99), SOME, st.integers(0, 1), st.booleans()), max_size=6

@@ -14,6 +14,7 @@ from rlguard.health.assess import (
     CannotLook,
     CloudSaid,
     Fact,
+    Happened,
     KernelRead,
     Observed,
     Source,
@@ -183,3 +184,25 @@ def test_a_restarted_agent_knows_what_it_knew_on_the_same_boot_alone() -> None:
     assert judge(same).report.notices == judge(before).report.notices
     assert (same.position, same.gaps) == (42, 1)
     assert recall(seen(boot_id="another"), memory) == seen(boot_id="another")
+
+
+def test_the_same_fault_from_the_kernel_log_and_from_nvml_is_one_notice() -> None:
+    told = (kernel(xid(79)), Happened(Source.GPU, NOW, (xid(79, "other words"),)))
+    for order in (told, told[::-1]):
+        (notice,) = judge(seen(*order)).report.notices
+        assert notice.id == "01234567/xid-79/0000:05:00"
+
+
+def test_what_a_source_saw_happen_is_kept_but_says_not_that_it_has_looked() -> None:
+    view = seen(Happened(Source.GPU, NOW, (xid(79),)))
+    assert Source.GPU not in view.answered
+    assert [one.fault.code for one in judge(view).memory.faults] == ["xid-79"]
+
+
+def test_a_source_that_speaks_is_one_from_then_on() -> None:
+    kernel_alone = frozenset({Source.KERNEL})
+    assert judge(seen(kernel(), sources=kernel_alone)).report.verdict is Verdict.HEALTHY
+    view = seen(kernel(), CannotLook(Source.GPU, "no library"), sources=kernel_alone)
+    assessment = judge(view)
+    assert assessment.report.verdict is Verdict.UNKNOWN
+    assert "nvml: no library" in assessment.condition.message
