@@ -18,7 +18,10 @@ from rlguard.drive import Driver
 from rlguard.health import assess
 from rlguard.health.assess import Assessment, Fact, Source
 from rlguard.health.catalogue import builtin
+from rlguard.health.clouds.providers import DMI_FILES, PROVIDERS, detect
+from rlguard.health.clouds.request import Provider
 from rlguard.io.clock import boottime
+from rlguard.io.dmi import read_dmi
 from rlguard.io.identity import CredentialsHolder, keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
@@ -45,7 +48,8 @@ class Agent:
         self._holder = CredentialsHolder()
         self._outbox = Outbox()
         self._report: AgentReport | None = None
-        view = _first_view(settings)
+        self._cloud = _cloud(settings, log)
+        view = _first_view(settings, self._cloud)
         self._heard = dict.fromkeys(sorted(view.sources), boottime())
         self._driver: Driver[assess.View, Fact] = Driver(view, assess.fold, assess.decide, self._perform, boottime)
         self._kernel = KernelSource(
@@ -68,8 +72,8 @@ class Agent:
             tasks.create_task(self._server.serve_peers(settings.host, settings.port, self._holder), name="peers")
             tasks.create_task(self._server.serve_health(settings.health_port), name="health")
             tasks.create_task(self._dialler().run(), name="controller")
-            if settings.cloud != "none":
-                tasks.create_task(watch_cloud(settings.metadata, self._tell), name="metadata")
+            if self._cloud is not None:
+                tasks.create_task(self._watch_cloud(self._cloud), name="metadata")
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
@@ -85,6 +89,19 @@ class Agent:
 
     def _acknowledging(self) -> int:
         return len(self._server.acknowledged)
+
+    async def _watch_cloud(self, provider: Provider) -> None:
+        left = self._left if self._settings.expedite else None
+        await watch_cloud(provider, self._settings.metadata or provider.bases, self._tell, left)
+
+    def _left(self, code: str) -> bool:
+        """Whether those that took over the notice of that code were here, and all are gone.
+
+        A notice taken over is not yet a checkpoint saved; a pod that has gone needs the machine no more.
+        """
+        name = assess.notice_id(self._settings.boot_id, code)
+        taken_over = any(name in notices for notices in self._server.acknowledged.values())
+        return taken_over and self._server.peers == 0
 
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()
@@ -137,9 +154,20 @@ class Agent:
             await asyncio.sleep(AUTHORITY_EVERY)
 
 
-def _first_view(settings: Settings) -> assess.View:
+def _cloud(settings: Settings, log: structlog.stdlib.BoundLogger) -> Provider | None:
+    name: str | None = settings.cloud
+    if name == "auto":
+        name = detect(read_dmi(DMI_FILES, settings.dmi))
+        if name is None:
+            log.warning(
+                "this machine's firmware names no known cloud: no notice of one is heard; set RLGUARD_AGENT_CLOUD"
+            )
+    return PROVIDERS.get(name or "none")
+
+
+def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
     sources = {Source.KERNEL}
-    if settings.cloud != "none":
+    if cloud is not None:
         sources.add(Source.METADATA)
     if settings.api != "none":
         sources.add(Source.NODE)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from rlguard.errors import BadConfigError
+from rlguard.health.clouds.providers import PROVIDERS
+from rlguard.io import dmi
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
-METADATA: Final = "http://metadata.tencentyun.com,http://169.254.0.23"
+CLOUDS: Final = (*PROVIDERS, "auto", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,10 @@ class Settings:
     | RLGUARD_AGENT_HEALTH_PORT | port of /healthz, plain, on 127.0.0.1 alone; for kubelet | 7444 |
     | RLGUARD_AGENT_KMSG | `/dev/kmsg`, or `unix:PATH` of a packet socket that gives such records | /dev/kmsg |
     | RLGUARD_AGENT_KMSG_FACILITY | `kernel`, or `any`: believe what was written to /dev/kmsg, too | kernel |
-    | RLGUARD_AGENT_CLOUD | `tencent` or `none` | tencent |
+    | RLGUARD_AGENT_CLOUD | `tencent`, `aws`, `gcp`, `azure`, `alibaba`, `auto` (see firmware) or `none` | tencent |
     | RLGUARD_AGENT_METADATA | URLs of the cloud's metadata server, with commas | its name, its address |
+    | RLGUARD_AGENT_DMI | folder with what the firmware says, for `auto` | /sys/class/dmi/id |
+    | RLGUARD_AGENT_AZURE_EXPEDITE | `1`: Azure's event may begin once no pod needs the node any more | 0 |
     | RLGUARD_AGENT_API | `auto`, `none`, or the API server's URL | auto |
     | RLGUARD_AGENT_API_ACCOUNT | folder with the token and ca.crt for it | the pod's ServiceAccount |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
@@ -48,6 +52,8 @@ class Settings:
     kernel_only: bool
     cloud: str
     metadata: tuple[str, ...]
+    dmi: Path
+    expedite: bool
     api: str
     api_account: Path
     state: Path
@@ -68,8 +74,10 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         token_file=Path(env.get("RLGUARD_AGENT_TOKEN") or "/var/run/secrets/rlguard/token"),
         kmsg=env.get("RLGUARD_AGENT_KMSG") or "/dev/kmsg",
         kernel_only=_choice(env, "RLGUARD_AGENT_KMSG_FACILITY", ("kernel", "any")) == "kernel",
-        cloud=_choice(env, "RLGUARD_AGENT_CLOUD", ("tencent", "none")),
-        metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or METADATA),
+        cloud=_choice(env, "RLGUARD_AGENT_CLOUD", CLOUDS),
+        metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or ""),
+        dmi=Path(env.get("RLGUARD_AGENT_DMI") or dmi.ROOT),
+        expedite=_choice(env, "RLGUARD_AGENT_AZURE_EXPEDITE", ("0", "1")) == "1",
         api=_api(env),
         api_account=Path(env.get("RLGUARD_AGENT_API_ACCOUNT") or "/var/run/secrets/kubernetes.io/serviceaccount"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
@@ -102,8 +110,9 @@ def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
 
 
 def _urls(text: str) -> tuple[str, ...]:
+    """The URLs in a list with commas; none if it is empty, which leaves the choice to the cloud's own."""
     urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
-    if not urls or not all(url.startswith("http://") for url in urls):
+    if not all(url.startswith("http://") for url in urls):
         raise BadConfigError(f"RLGUARD_AGENT_METADATA: {text!r} is no list of http:// URLs")
     return urls
 
