@@ -33,6 +33,7 @@ from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
+from rlguard_agent.storage import Places, StorageSource
 
 AUTHORITY_EVERY: Final = 1.0
 STUCK_AFTER: Final = 2.0
@@ -74,6 +75,10 @@ class Agent:
             tasks.create_task(self._dialler().run(), name="controller")
             if self._cloud is not None:
                 tasks.create_task(self._watch_cloud(self._cloud), name="metadata")
+            if settings.storage:
+                places = Places(settings.mounts, settings.pods)
+                storage = StorageSource(places, self._server.acknowledged.keys, self._tell)
+                tasks.create_task(storage.run(), name="storage")
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
@@ -169,6 +174,8 @@ def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
     sources = {Source.KERNEL}
     if cloud is not None:
         sources.add(Source.METADATA)
+    if settings.storage:
+        sources.add(Source.STORAGE)
     if settings.api != "none":
         sources.add(Source.NODE)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))

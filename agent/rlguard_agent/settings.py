@@ -9,10 +9,11 @@ from typing import Final
 
 from rlguard.errors import BadConfigError
 from rlguard.health.clouds.providers import PROVIDERS
-from rlguard.io import dmi
+from rlguard.io import dmi, mounts
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
+PODS: Final = "/var/lib/kubelet/pods"
 CLOUDS: Final = (*PROVIDERS, "auto", "none")
 
 
@@ -33,6 +34,9 @@ class Settings:
     | RLGUARD_AGENT_METADATA | URLs of the cloud's metadata server, with commas | its name, its address |
     | RLGUARD_AGENT_DMI | folder with what the firmware says, for `auto` | /sys/class/dmi/id |
     | RLGUARD_AGENT_AZURE_EXPEDITE | `1`: Azure's event may begin once no pod needs the node any more | 0 |
+    | RLGUARD_AGENT_STORAGE | `on`, `off`, or `auto`: on where kubelet's folder of pods is mounted | auto |
+    | RLGUARD_AGENT_PODS | that folder, as the agent sees it | /var/lib/kubelet/pods |
+    | RLGUARD_AGENT_MOUNTS | the mount table | /proc/self/mountinfo |
     | RLGUARD_AGENT_API | `auto`, `none`, or the API server's URL | auto |
     | RLGUARD_AGENT_API_ACCOUNT | folder with the token and ca.crt for it | the pod's ServiceAccount |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
@@ -54,6 +58,9 @@ class Settings:
     metadata: tuple[str, ...]
     dmi: Path
     expedite: bool
+    storage: bool
+    pods: Path
+    mounts: Path
     api: str
     api_account: Path
     state: Path
@@ -78,6 +85,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or ""),
         dmi=Path(env.get("RLGUARD_AGENT_DMI") or dmi.ROOT),
         expedite=_choice(env, "RLGUARD_AGENT_AZURE_EXPEDITE", ("0", "1")) == "1",
+        storage=_storage(env),
+        pods=Path(env.get("RLGUARD_AGENT_PODS") or PODS),
+        mounts=Path(env.get("RLGUARD_AGENT_MOUNTS") or mounts.TABLE),
         api=_api(env),
         api_account=Path(env.get("RLGUARD_AGENT_API_ACCOUNT") or "/var/run/secrets/kubernetes.io/serviceaccount"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
@@ -107,6 +117,11 @@ def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise BadConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
     return value
+
+
+def _storage(env: Mapping[str, str]) -> bool:
+    choice = _choice(env, "RLGUARD_AGENT_STORAGE", ("auto", "on", "off"))
+    return choice == "on" or (choice == "auto" and Path(env.get("RLGUARD_AGENT_PODS") or PODS).is_dir())
 
 
 def _urls(text: str) -> tuple[str, ...]:

@@ -298,6 +298,14 @@ def test_an_agents_sources_can_be_replaced_one_by_one() -> None:
     ]
 
 
+def test_an_agent_sees_what_is_mounted_for_pods_only_where_it_is_told_to() -> None:
+    pods = '{"path":"/var/lib/kubelet/pods","mountPath":"/var/lib/kubelet/pods","propagation":"HostToContainer"}'
+    spec = objects('agent.hostPaths={"pods":' + pods + "}")["DaemonSet", "rlguard-agent"]["spec"]["template"]["spec"]
+    (found,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "pods"]
+    assert (found["readOnly"], found["mountPropagation"]) == (True, "HostToContainer")
+    assert "mountPropagation" not in rendered()
+
+
 def test_an_agent_stays_on_a_node_in_trouble() -> None:
     spec = objects()["DaemonSet", "rlguard-agent"]["spec"]["template"]["spec"]
     assert spec["tolerations"] == [{"operator": "Exists"}]

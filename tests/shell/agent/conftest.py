@@ -101,6 +101,7 @@ class World:
             "RLGUARD_AGENT_API_ACCOUNT": str(self.folder),
             "RLGUARD_AGENT_TOKEN": str(self.folder / "token"),
             "RLGUARD_AGENT_STATE": str(self.folder / "state"),
+            "RLGUARD_AGENT_PODS": str(self.folder / "pods"),
             "RLGUARD_AGENT_BOOT_ID": str(self.folder / "boot_id"),
         }
 
