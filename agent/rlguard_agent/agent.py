@@ -27,6 +27,7 @@ from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
 from rlguard.messages import AgentReport, Message
 from rlguard_agent import state
+from rlguard_agent.clocks import watch_clocks
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
@@ -73,6 +74,7 @@ class Agent:
             tasks.create_task(self._server.serve_peers(settings.host, settings.port, self._holder), name="peers")
             tasks.create_task(self._server.serve_health(settings.health_port), name="health")
             tasks.create_task(self._dialler().run(), name="controller")
+            tasks.create_task(watch_clocks(self._tell), name="clocks")
             if self._cloud is not None:
                 tasks.create_task(self._watch_cloud(self._cloud), name="metadata")
             if settings.storage:
@@ -171,7 +173,7 @@ def _cloud(settings: Settings, log: structlog.stdlib.BoundLogger) -> Provider | 
 
 
 def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
-    sources = {Source.KERNEL}
+    sources = {Source.KERNEL, Source.HOST}
     if cloud is not None:
         sources.add(Source.METADATA)
     if settings.storage:

@@ -38,6 +38,7 @@ class Source(StrEnum):
     GPU = "nvml"
     RDMA = "rdma"
     STORAGE = "storage"
+    HOST = "host"
 
 
 PATIENCE: Final[Mapping[Source, float]] = {
@@ -47,6 +48,7 @@ PATIENCE: Final[Mapping[Source, float]] = {
     Source.GPU: 30.0,
     Source.RDMA: 15.0,
     Source.STORAGE: 60.0,
+    Source.HOST: 30.0,
 }
 """A source whose last answer is older, in seconds, is blind; each answers several times within that."""
 
