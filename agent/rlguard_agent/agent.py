@@ -28,6 +28,7 @@ from rlguard.io.tls import CONTROLLER
 from rlguard.messages import AgentReport, Message
 from rlguard_agent import state
 from rlguard_agent.clocks import watch_clocks
+from rlguard_agent.events import EventWriter
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
@@ -59,6 +60,7 @@ class Agent:
         )
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
+        self._events = None if settings.api == "none" else EventWriter(_api(settings), log)
         registry = CollectorRegistry()
         self._server = Server(self._outbox, registry, self.stuck, log)
         registry.register(AgentCollector(lambda: self._report, self._ages, self._kernel, self._acknowledging))
@@ -84,6 +86,8 @@ class Agent:
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
+            if self._events is not None:
+                tasks.create_task(self._events.run(), name="events")
 
     def stuck(self) -> list[str]:
         """The sources whose loop hangs. A source that cannot look is blind and says so; it is not stuck."""
@@ -125,6 +129,8 @@ class Agent:
         self._outbox.publish(assessment.report)
         if self._writer is not None:
             self._writer.want(assessment.condition)
+        if self._events is not None:
+            self._events.heard(assessment.report)
 
     def _log_change(self, assessment: Assessment) -> None:
         report, last = assessment.report, self._report

@@ -218,6 +218,7 @@ RIGHTS = {
         - nodes get,watch
         - nodes/status patch
     """,
+    ("Role", "default/rlguard-agent"): "- events create",
 }
 
 
@@ -237,6 +238,16 @@ def test_nobody_but_our_two_accounts_is_given_anything() -> None:
         ("ServiceAccount", NAMESPACE, "rlguard-controller", "rlguard-controller"),
         ("ServiceAccount", NAMESPACE, "rlguard-agent", "rlguard-agent"),
     }
+
+
+def test_what_an_agent_may_write_is_bounded_to_its_own_node() -> None:
+    installed = objects()
+    for name, resources in (("own-node", {"nodes", "nodes/status"}), ("own-events", {"events"})):
+        policy = installed["ValidatingAdmissionPolicy", f"rlguard-agent-{name}"]["spec"]
+        assert {one for rule in policy["matchConstraints"]["resourceRules"] for one in rule["resources"]} == resources
+        assert "variables.node != ''" in policy["validations"][0]["expression"]
+        binding = installed["ValidatingAdmissionPolicyBinding", f"rlguard-agent-{name}"]["spec"]
+        assert binding == {"policyName": f"rlguard-agent-{name}", "validationActions": ["Deny"]}
 
 
 def test_no_right_has_a_wildcard() -> None:
