@@ -27,8 +27,8 @@ from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
 from rlguard.messages import AgentReport, Message
 from rlguard_agent import state
-from rlguard_agent.clocks import watch_clocks
 from rlguard_agent.events import EventWriter
+from rlguard_agent.host import HostSource
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
@@ -76,7 +76,8 @@ class Agent:
             tasks.create_task(self._server.serve_peers(settings.host, settings.port, self._holder), name="peers")
             tasks.create_task(self._server.serve_health(settings.health_port), name="health")
             tasks.create_task(self._dialler().run(), name="controller")
-            tasks.create_task(watch_clocks(self._tell), name="clocks")
+            host = HostSource(settings.dbus, lambda: self._server.peers > 0, self._tell)
+            tasks.create_task(host.run(), name="host")
             if self._cloud is not None:
                 tasks.create_task(self._watch_cloud(self._cloud), name="metadata")
             if settings.storage:

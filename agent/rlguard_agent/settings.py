@@ -13,6 +13,7 @@ from rlguard.io import dmi, mounts
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
+DBUS: Final = "/run/dbus/system_bus_socket"
 PODS: Final = "/var/lib/kubelet/pods"
 CLOUDS: Final = (*PROVIDERS, "auto", "none")
 
@@ -37,6 +38,7 @@ class Settings:
     | RLGUARD_AGENT_STORAGE | `on`, `off`, or `auto`: on where kubelet's folder of pods is mounted | auto |
     | RLGUARD_AGENT_PODS | that folder, as the agent sees it | /var/lib/kubelet/pods |
     | RLGUARD_AGENT_MOUNTS | the mount table | /proc/self/mountinfo |
+    | RLGUARD_AGENT_DBUS | D-Bus' socket, if it is there, to hear of a shutdown | /run/dbus/system_bus_socket |
     | RLGUARD_AGENT_API | `auto`, `none`, or the API server's URL | auto |
     | RLGUARD_AGENT_API_ACCOUNT | folder with the token and ca.crt for it | the pod's ServiceAccount |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
@@ -61,6 +63,7 @@ class Settings:
     storage: bool
     pods: Path
     mounts: Path
+    dbus: Path | None
     api: str
     api_account: Path
     state: Path
@@ -88,6 +91,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         storage=_storage(env),
         pods=Path(env.get("RLGUARD_AGENT_PODS") or PODS),
         mounts=Path(env.get("RLGUARD_AGENT_MOUNTS") or mounts.TABLE),
+        dbus=_socket(env.get("RLGUARD_AGENT_DBUS") or DBUS),
         api=_api(env),
         api_account=Path(env.get("RLGUARD_AGENT_API_ACCOUNT") or "/var/run/secrets/kubernetes.io/serviceaccount"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
@@ -122,6 +126,10 @@ def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
 def _storage(env: Mapping[str, str]) -> bool:
     choice = _choice(env, "RLGUARD_AGENT_STORAGE", ("auto", "on", "off"))
     return choice == "on" or (choice == "auto" and Path(env.get("RLGUARD_AGENT_PODS") or PODS).is_dir())
+
+
+def _socket(path: str) -> Path | None:
+    return Path(path) if Path(path).is_socket() else None
 
 
 def _urls(text: str) -> tuple[str, ...]:

@@ -103,6 +103,7 @@ class World:
             "RLGUARD_AGENT_TOKEN": str(self.folder / "token"),
             "RLGUARD_AGENT_STATE": str(self.folder / "state"),
             "RLGUARD_AGENT_PODS": str(self.folder / "pods"),
+            "RLGUARD_AGENT_DBUS": str(self.folder / "dbus.sock"),
             "RLGUARD_AGENT_BOOT_ID": str(self.folder / "boot_id"),
         }
 
