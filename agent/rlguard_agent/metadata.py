@@ -68,7 +68,8 @@ class Client:
         questions = self.provider.questions
         await self._prepare()
         answers = await asyncio.gather(*(self._answer(question) for question in questions))
-        if any(isinstance(answer, Unreadable) for answer in answers):
+        wrong = [isinstance(answer, Unreadable) for answer in answers]
+        if all(wrong) or (any(wrong) and len(self._bases) > 1):
             self._turn, self._token = self._turn + 1, None
         return tuple((question.name, answer) for question, answer in zip(questions, answers, strict=True))
 

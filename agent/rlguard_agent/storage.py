@@ -48,18 +48,21 @@ class StorageSource:
 
     async def look(self) -> None:
         """Look once, and tell what is wrong. Never raises."""
-        if not self._places.pods.is_dir():
-            self._blind(f"{self._places.pods} is not there; mount it into the agent by the chart's agent.hostPaths")
-            return
         try:
-            text = mount_table(self._places.table)
+            # In a thread: a disk of the node's own that hangs makes this source stuck, and nothing else.
+            text = await asyncio.to_thread(self._read)
         except OSError as error:
-            self._blind(f"the mount table cannot be read: {error}; see RLGUARD_AGENT_MOUNTS")
+            self._blind(f"{error}; mount kubelet's folder of pods by the chart's agent.hostPaths; RLGUARD_AGENT_MOUNTS")
             return
         mounts = read_mounts(text, str(self._places.pods), self._guarded(), self._rules)
         await self._forget(mounts)
         answers = await asyncio.gather(*(self._ask(mount) for mount in mounts))
         self._conclude(list(zip(mounts, answers, strict=True)))
+
+    def _read(self) -> str:
+        if not self._places.pods.is_dir():
+            raise FileNotFoundError(f"{self._places.pods} is not there")
+        return mount_table(self._places.table)
 
     async def _ask(self, mount: Mount) -> Probed:
         probe = self._probes.get(mount.device)

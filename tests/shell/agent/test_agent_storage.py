@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from rlguard.io.mounts import MountProbe
 from rlguard_agent import storage
 from rlguard_agent.storage import Places, StorageSource
 
+CAN_MOUNT = os.geteuid() == 0 and shutil.which("unshare") is not None and Path("/dev/fuse").exists()
 SOURCE = "10.0.0.9:/cfs"
 PROBE = """\
 import sys, time, pathlib
@@ -197,6 +200,20 @@ async def test_while_the_kernel_holds_a_killed_child_no_other_is_started(monkeyp
         await until(lambda: not one.stuck)
         assert isinstance(await one.ask(0.1), NotProbed)
         assert len(started) == 1
+
+
+@pytest.mark.skipif(not CAN_MOUNT, reason="a mount of one's own needs root, unshare and /dev/fuse")
+async def test_a_process_that_a_real_mount_holds_beyond_sigkill_costs_one_process_and_no_time(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("hangingmount.py")
+    command = ("unshare", "--mount", sys.executable, str(script), str(tmp_path))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    story = json.loads(out)
+    space = repr(Space(1000, 400, 100, 50))
+    assert (story["first"], story["last"]) == (space, space)
+    assert (story["hung"], story["again"]) == (repr(Hung()), repr(Hung()))
+    assert (story["stuck"], story["state"]) == (True, "D")
 
 
 async def _of(future: asyncio.Future[None]) -> None:
