@@ -18,20 +18,26 @@ from rlguard.drive import Driver
 from rlguard.health import assess
 from rlguard.health.assess import Assessment, Fact, Source
 from rlguard.health.catalogue import builtin
+from rlguard.health.clouds.providers import DMI_FILES, PROVIDERS, detect
+from rlguard.health.clouds.request import Provider
 from rlguard.io.clock import boottime
+from rlguard.io.dmi import read_dmi
 from rlguard.io.identity import CredentialsHolder, keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
 from rlguard.messages import AgentReport, Figures, Message
 from rlguard_agent import state
+from rlguard_agent.events import EventWriter
+from rlguard_agent.host import HostSource
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.metrics import AgentCollector
 from rlguard_agent.node import Api, ConditionWriter, watch_node
-from rlguard_agent.rdma import Place, RdmaSource, is_there
 from rlguard_agent.nvml import GpuPlace, GpuSource
+from rlguard_agent.rdma import Place, RdmaSource, is_there
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
+from rlguard_agent.storage import Places, StorageSource
 
 AUTHORITY_EVERY: Final = 1.0
 STUCK_AFTER: Final = 2.0
@@ -49,7 +55,8 @@ class Agent:
         self._holder = CredentialsHolder()
         self._outbox = Outbox()
         self._report: AgentReport | None = None
-        view = _first_view(settings)
+        self._cloud = _cloud(settings, log)
+        view = _first_view(settings, self._cloud)
         self._heard = dict.fromkeys(sorted(view.sources), boottime())
         self._driver: Driver[assess.View, Fact] = Driver(view, assess.fold, assess.decide, self._perform, boottime)
         self._kernel = KernelSource(
@@ -59,6 +66,7 @@ class Agent:
         self._gpus = GpuSource(_gpu_place(settings), builtin(), self._tell)
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
+        self._events = None if settings.api == "none" else EventWriter(_api(settings), log)
         registry = CollectorRegistry()
         self._server = Server(self._outbox, registry, self.stuck, log)
         registry.register(
@@ -76,8 +84,14 @@ class Agent:
             tasks.create_task(self._server.serve_peers(settings.host, settings.port, self._holder), name="peers")
             tasks.create_task(self._server.serve_health(settings.health_port), name="health")
             tasks.create_task(self._dialler().run(), name="controller")
-            if settings.cloud != "none":
-                tasks.create_task(watch_cloud(settings.metadata, self._tell), name="metadata")
+            host = HostSource(settings.dbus, lambda: self._server.peers > 0, self._tell)
+            tasks.create_task(host.run(), name="host")
+            if self._cloud is not None:
+                tasks.create_task(self._watch_cloud(self._cloud), name="metadata")
+            if settings.storage:
+                places = Places(settings.mounts, settings.pods)
+                storage = StorageSource(places, self._server.acknowledged.keys, self._tell)
+                tasks.create_task(storage.run(), name="storage")
             if self._rdma is not None:
                 tasks.create_task(self._rdma.run(), name="rdma")
             if settings.gpus != "off":
@@ -85,6 +99,8 @@ class Agent:
             if self._writer is not None:
                 tasks.create_task(watch_node(_api(settings), self._tell, self._writer.seen), name="node")
                 tasks.create_task(self._writer.run(), name="condition")
+            if self._events is not None:
+                tasks.create_task(self._events.run(), name="events")
 
     def stuck(self) -> list[str]:
         """The sources whose loop hangs. A source that cannot look is blind and says so; it is not stuck."""
@@ -101,6 +117,19 @@ class Agent:
     def _members(self) -> list[Figures]:
         oldest = boottime() - FIGURES_KEPT
         return [figures for heard, figures in self._server.figures.values() if heard >= oldest]
+
+    async def _watch_cloud(self, provider: Provider) -> None:
+        left = self._left if self._settings.expedite else None
+        await watch_cloud(provider, self._settings.metadata or provider.bases, self._tell, left)
+
+    def _left(self, code: str) -> bool:
+        """Whether those that took over the notice of that code were here, and all are gone.
+
+        A notice taken over is not yet a checkpoint saved; a pod that has gone needs the machine no more.
+        """
+        name = assess.notice_id(self._settings.boot_id, code)
+        taken_over = any(name in notices for notices in self._server.acknowledged.values())
+        return taken_over and self._server.peers == 0
 
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()
@@ -121,6 +150,8 @@ class Agent:
         self._outbox.publish(assessment.report)
         if self._writer is not None:
             self._writer.want(assessment.condition)
+        if self._events is not None:
+            self._events.heard(assessment.report)
 
     def _log_change(self, assessment: Assessment) -> None:
         report, last = assessment.report, self._report
@@ -159,10 +190,23 @@ class Agent:
             await asyncio.sleep(AUTHORITY_EVERY)
 
 
-def _first_view(settings: Settings) -> assess.View:
-    sources = {Source.KERNEL}
-    if settings.cloud != "none":
+def _cloud(settings: Settings, log: structlog.stdlib.BoundLogger) -> Provider | None:
+    name: str | None = settings.cloud
+    if name == "auto":
+        name = detect(read_dmi(DMI_FILES, settings.dmi))
+        if name is None:
+            log.warning(
+                "this machine's firmware names no known cloud: no notice of one is heard; set RLGUARD_AGENT_CLOUD"
+            )
+    return PROVIDERS.get(name or "none")
+
+
+def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
+    sources = {Source.KERNEL, Source.HOST}
+    if cloud is not None:
         sources.add(Source.METADATA)
+    if settings.storage:
+        sources.add(Source.STORAGE)
     if settings.api != "none":
         sources.add(Source.NODE)
     if settings.rdma != "off" and is_there(_rdma_place(settings)):
@@ -175,6 +219,8 @@ def _first_view(settings: Settings) -> assess.View:
 
 def _rdma_place(settings: Settings) -> Place:
     return Place(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
+
+
 def _gpu_place(settings: Settings) -> GpuPlace:
     return GpuPlace(
         settings.driver_root,

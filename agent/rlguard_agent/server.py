@@ -46,7 +46,7 @@ class Server:
         self._registry = registry
         self._stuck = stuck
         self._log = log
-        self._peers = 0
+        self.peers = 0
 
     async def serve_peers(self, host: str, port: int, holder: CredentialsHolder) -> None:
         """Listen by mutual TLS once there is a certificate. Never returns."""
@@ -80,13 +80,13 @@ class Server:
             await runner.cleanup()
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
-        if self._peers >= PEERS:
+        if self.peers >= PEERS:
             return web.Response(status=503, text="too many links to this agent\n")
-        self._peers += 1
+        self.peers += 1
         try:
             return await accept(request, self._outbox_for, self._take)
         finally:
-            self._peers -= 1
+            self.peers -= 1
             self._prune()
 
     def _outbox_for(self, identity: str) -> Outbox | None:

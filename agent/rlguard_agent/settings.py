@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from rlguard.errors import BadConfigError
+from rlguard.health.clouds.providers import PROVIDERS
 from rlguard.health.rdma.learned import Expectation
 from rlguard.health.rdma.snapshot import PORT_LIMIT
+from rlguard.io import dmi, mounts
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
 MOST_GPUS: Final = 64
-METADATA: Final = "http://metadata.tencentyun.com,http://169.254.0.23"
+DBUS: Final = "/run/dbus/system_bus_socket"
+PODS: Final = "/var/lib/kubelet/pods"
+CLOUDS: Final = (*PROVIDERS, "auto", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,14 @@ class Settings:
     | RLGUARD_AGENT_HEALTH_PORT | port of /healthz, plain, on 127.0.0.1 alone; for kubelet | 7444 |
     | RLGUARD_AGENT_KMSG | `/dev/kmsg`, or `unix:PATH` of a packet socket that gives such records | /dev/kmsg |
     | RLGUARD_AGENT_KMSG_FACILITY | `kernel`, or `any`: believe what was written to /dev/kmsg, too | kernel |
-    | RLGUARD_AGENT_CLOUD | `tencent` or `none` | tencent |
+    | RLGUARD_AGENT_CLOUD | `tencent`, `aws`, `gcp`, `azure`, `alibaba`, `auto` (see firmware) or `none` | tencent |
     | RLGUARD_AGENT_METADATA | URLs of the cloud's metadata server, with commas | its name, its address |
+    | RLGUARD_AGENT_DMI | folder with what the firmware says, for `auto` | /sys/class/dmi/id |
+    | RLGUARD_AGENT_AZURE_EXPEDITE | `1`: Azure's event may begin once no pod needs the node any more | 0 |
+    | RLGUARD_AGENT_STORAGE | `on`, `off`, or `auto`: on where kubelet's folder of pods is mounted | auto |
+    | RLGUARD_AGENT_PODS | that folder, as the agent sees it | /var/lib/kubelet/pods |
+    | RLGUARD_AGENT_MOUNTS | the mount table | /proc/self/mountinfo |
+    | RLGUARD_AGENT_DBUS | D-Bus' socket, if it is there, to hear of a shutdown | /run/dbus/system_bus_socket |
     | RLGUARD_AGENT_RDMA | `auto` (once there are RDMA devices), `on`, `off` | auto |
     | RLGUARD_AGENT_SYSFS | the node's sysfs; its routes are read from `proc/net/route` beside it | /sys |
     | RLGUARD_AGENT_GID_INDEX | where jobs look for the RoCE v2 IPv4 address (3 on TKE), or `auto`: learned | auto |
@@ -58,6 +68,12 @@ class Settings:
     kernel_only: bool
     cloud: str
     metadata: tuple[str, ...]
+    dmi: Path
+    expedite: bool
+    storage: bool
+    pods: Path
+    mounts: Path
+    dbus: Path | None
     rdma: str
     sysfs: Path
     expected: Expectation
@@ -85,8 +101,14 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         token_file=Path(env.get("RLGUARD_AGENT_TOKEN") or "/var/run/secrets/rlguard/token"),
         kmsg=env.get("RLGUARD_AGENT_KMSG") or "/dev/kmsg",
         kernel_only=_choice(env, "RLGUARD_AGENT_KMSG_FACILITY", ("kernel", "any")) == "kernel",
-        cloud=_choice(env, "RLGUARD_AGENT_CLOUD", ("tencent", "none")),
-        metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or METADATA),
+        cloud=_choice(env, "RLGUARD_AGENT_CLOUD", CLOUDS),
+        metadata=_urls(env.get("RLGUARD_AGENT_METADATA") or ""),
+        dmi=Path(env.get("RLGUARD_AGENT_DMI") or dmi.ROOT),
+        expedite=_choice(env, "RLGUARD_AGENT_AZURE_EXPEDITE", ("0", "1")) == "1",
+        storage=_storage(env),
+        pods=Path(env.get("RLGUARD_AGENT_PODS") or PODS),
+        mounts=Path(env.get("RLGUARD_AGENT_MOUNTS") or mounts.TABLE),
+        dbus=_socket(env.get("RLGUARD_AGENT_DBUS") or DBUS),
         rdma=_choice(env, "RLGUARD_AGENT_RDMA", ("auto", "on", "off")),
         sysfs=Path(env.get("RLGUARD_AGENT_SYSFS") or "/sys"),
         expected=_expectation(env),
@@ -139,6 +161,8 @@ def _whole(env: Mapping[str, str], name: str, most: int) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or int(text) > most:
         raise BadConfigError(f"{name}: {text!r} is neither auto nor a number from 0 to {most}")
     return int(text)
+
+
 def _gpus(env: Mapping[str, str]) -> tuple[str, int | None]:
     value = env.get("RLGUARD_AGENT_GPUS") or "auto"
     if value.isascii() and value.isdigit() and 0 < int(value) <= MOST_GPUS:
@@ -148,9 +172,19 @@ def _gpus(env: Mapping[str, str]) -> tuple[str, int | None]:
     return value, None
 
 
+def _storage(env: Mapping[str, str]) -> bool:
+    choice = _choice(env, "RLGUARD_AGENT_STORAGE", ("auto", "on", "off"))
+    return choice == "on" or (choice == "auto" and Path(env.get("RLGUARD_AGENT_PODS") or PODS).is_dir())
+
+
+def _socket(path: str) -> Path | None:
+    return Path(path) if Path(path).is_socket() else None
+
+
 def _urls(text: str) -> tuple[str, ...]:
+    """The URLs in a list with commas; none if it is empty, which leaves the choice to the cloud's own."""
     urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
-    if not urls or not all(url.startswith("http://") for url in urls):
+    if not all(url.startswith("http://") for url in urls):
         raise BadConfigError(f"RLGUARD_AGENT_METADATA: {text!r} is no list of http:// URLs")
     return urls
 

@@ -12,6 +12,7 @@ import structlog
 
 from rlguard.errors import BadWireError
 from rlguard.health.assess import Memory
+from rlguard.health.cloud import Announced
 from rlguard.health.faults import Fault
 from rlguard.wire import from_json, to_json
 
@@ -78,8 +79,8 @@ class Keeper:
         self._kept, self.problem = memory, None
 
 
-def _gist(memory: Memory) -> tuple[tuple[Fault, ...], int]:
-    return tuple(standing.fault for standing in memory.faults), memory.gaps
+def _gist(memory: Memory) -> tuple[tuple[Fault, ...], tuple[Announced, ...], int]:
+    return tuple(standing.fault for standing in memory.faults), memory.cloud, memory.gaps
 
 
 def replace(folder: Path, name: str, text: str) -> None:

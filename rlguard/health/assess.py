@@ -17,10 +17,10 @@ from enum import StrEnum
 from typing import Final
 
 from rlguard.decision import Decision
-from rlguard.health import spot
+from rlguard.health import cloud, spot
 from rlguard.health.faults import NODE, Fault
 from rlguard.messages import AgentReport
-from rlguard.model import Notice, Repair, Scope, Severity, Verdict
+from rlguard.model import Notice, Scope, Severity, Verdict
 
 PROCESS_FAULT_KEPT: Final = 600.0
 """Seconds after which a fault of one process, not seen again, says nothing about the node any more."""
@@ -38,6 +38,7 @@ class Source(StrEnum):
     GPU = "nvml"
     RDMA = "rdma"
     STORAGE = "storage"
+    HOST = "host"
 
 
 PATIENCE: Final[Mapping[Source, float]] = {
@@ -47,6 +48,7 @@ PATIENCE: Final[Mapping[Source, float]] = {
     Source.GPU: 30.0,
     Source.RDMA: 15.0,
     Source.STORAGE: 60.0,
+    Source.HOST: 30.0,
 }
 """A source whose last answer is older, in seconds, is blind; each answers several times within that."""
 
@@ -83,10 +85,11 @@ class KernelRead:
 
 @dataclass(frozen=True, slots=True)
 class CloudSaid:
-    """An answer of the cloud's metadata server."""
+    """An answer of the cloud's metadata server to one of the questions that it is asked."""
 
     at: float
     answer: spot.Answer
+    question: str = "spot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class View:
     sources: frozenset[Source]
     faults: Mapping[FaultKey, Standing] = field(default_factory=dict)
     observed: Mapping[Source, tuple[Fault, ...]] = field(default_factory=dict)
+    cloud: Mapping[str, cloud.Announced] = field(default_factory=dict)
     answered: Mapping[Source, float] = field(default_factory=dict)
     problems: Mapping[Source, str] = field(default_factory=dict)
     position: int | None = None
@@ -143,6 +147,7 @@ class Memory:
     position: int | None
     gaps: int
     faults: tuple[Standing, ...]
+    cloud: tuple[cloud.Announced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,8 @@ def recall(view: View, memory: Memory | None) -> View:
     if memory is None or memory.boot_id != view.boot_id:
         return view
     faults = {(standing.fault.code, standing.fault.device): standing for standing in memory.faults[:FAULT_LIMIT]}
-    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps)
+    announced = {one.question: one for one in cloud.remembered({one.question: one for one in memory.cloud})}
+    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps, cloud=announced)
 
 
 def source_of(fact: Fact) -> Source:
@@ -219,24 +225,13 @@ def _fold_kernel(view: View, fact: KernelRead) -> View:
 
 
 def _fold_cloud(view: View, fact: CloudSaid) -> View:
-    match fact.answer:
-        case spot.Unreadable(reason):
-            return fold(view, CannotLook(Source.METADATA, reason))
-        case spot.NoNotice():
-            return _answered(view, Source.METADATA, fact.at)
-        case spot.Reclaim(seconds_left):
-            deadline = float(int(fact.at + seconds_left))
-            fault = Fault(
-                "spot-reclaim",
-                NODE,
-                Severity.FATAL,
-                Scope.NODE,
-                Repair.REPLACE,
-                "the cloud takes this spot instance back",
-                deadline,
-            )
-            seen = _answered(view, Source.METADATA, fact.at)
-            return dataclasses.replace(seen, faults=_with(view.faults, (fault,), fact.at))
+    before = view.cloud.get(fact.question, cloud.Announced(fact.question))
+    announced = {**view.cloud, fact.question: cloud.hear(before, fact.answer, fact.at)}
+    seen, looked = dataclasses.replace(view, cloud=announced), cloud.last_look(announced)
+    if looked is not None:
+        seen = _answered(seen, Source.METADATA, looked)
+    problem = next((one.problem for one in announced.values() if one.problem), "")
+    return fold(seen, CannotLook(Source.METADATA, problem)) if problem else seen
 
 
 def _with(known: Mapping[FaultKey, Standing], new: tuple[Fault, ...], at: float) -> Mapping[FaultKey, Standing]:
@@ -279,7 +274,13 @@ def decide(view: View, now: float) -> Decision:
     assessment = Assessment(
         AgentReport(view.node, view.boot_id, verdict, notices),
         _condition(verdict, faults, blind),
-        Memory(view.boot_id, view.position, view.gaps, tuple(standing[key] for key in sorted(standing))),
+        Memory(
+            view.boot_id,
+            view.position,
+            view.gaps,
+            tuple(standing[key] for key in sorted(standing)),
+            cloud.remembered(view.cloud),
+        ),
     )
     return Decision((assessment,), verdict, _wake_at(view, now))
 
@@ -304,7 +305,8 @@ def _forgotten(one: Standing, now: float) -> bool:
 
 
 def _all_faults(view: View, standing: Mapping[FaultKey, Standing]) -> list[Fault]:
-    return [*(one.fault for one in standing.values()), *(f for faults in view.observed.values() for f in faults)]
+    observed = (fault for faults in view.observed.values() for fault in faults)
+    return [*(one.fault for one in standing.values()), *observed, *cloud.standing(view.cloud)]
 
 
 def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:
@@ -328,8 +330,13 @@ def _degrades(fault: Fault) -> bool:
 
 def _notice(view: View, fault: Fault, now: float) -> Notice:
     left = None if fault.deadline is None else round(max(0.0, fault.deadline - now), 1)
-    name = f"{view.boot_id[:8]}/{fault.code}/{fault.device}"
+    name = notice_id(view.boot_id, fault.code, fault.device)
     return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, fault.detail, left)
+
+
+def notice_id(boot_id: str, code: str, device: str = NODE) -> str:
+    """What the notice of a fault is called for as long as the machine is not booted anew."""
+    return f"{boot_id[:8]}/{code}/{device}"
 
 
 def _condition(verdict: Verdict, faults: list[Fault], blind: tuple[str, ...]) -> Condition:

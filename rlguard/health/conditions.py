@@ -1,4 +1,4 @@
-"""What others have written onto this machine's Node object: conditions and the cordon. Pure.
+"""What others have written onto this machine's Node object: conditions, taints, the cordon, its deletion. Pure.
 
 Of the conditions only those that this table names count; they are faults for as long as they stand. The GPU ones are
 written by Tencent's NPDPlus (document 457/127502 and following).
@@ -6,16 +6,22 @@ written by Tencent's NPDPlus (document 457/127502 and following).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rlguard.health.catalogue import Rating
 from rlguard.health.faults import NODE, Fault
+from rlguard.health.remediators import acting_on, taint_keys
 from rlguard.model import Repair, Scope, Severity
 
 OURS: Final = "rlguard.io/Healthy"
 """The condition that the agent writes; never read back."""
 CORDONED: Final = "node-cordoned"
+DELETING: Final = "node-deleting"
+OUT_OF_SERVICE: Final = "node-out-of-service"
+OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
+"""Put on by a person (or their tool) who knows that the machine is down or not coming back (Kubernetes documentation,
+non-graceful node shutdown): its pods are deleted by force."""
 
 _FATAL_GPU: Final = (Severity.FATAL, Scope.GPU, Repair.REBOOT)
 _WARNING_GPU: Final = (Severity.WARNING, Scope.GPU, Repair.NONE)
@@ -49,10 +55,21 @@ def read_node(node: Any) -> tuple[Fault, ...] | None:
     if not isinstance(node, dict) or not isinstance(node.get("metadata"), dict):
         return None
     found = [fault for raw in _conditions(node) if (fault := _condition(raw)) is not None]
+    return tuple({fault.code: fault for fault in (*found, *_marked(node), *acting_on(node))}.values())
+
+
+def _marked(node: Mapping[str, Any]) -> Iterable[Fault]:
+    """What is said of the whole node by a field or a taint."""
     spec = node.get("spec")
     if isinstance(spec, dict) and spec.get("unschedulable") is True:
-        found.append(Fault(CORDONED, NODE, Severity.INFO, Scope.NODE, Repair.NONE, "the node is cordoned"))
-    return tuple({fault.code: fault for fault in found}.values())
+        yield Fault(CORDONED, NODE, Severity.INFO, Scope.NODE, Repair.NONE, "the node is cordoned")
+    if OUT_OF_SERVICE_TAINT in taint_keys(node):
+        said = "the node is marked as out of service"
+        yield Fault(OUT_OF_SERVICE, NODE, Severity.FATAL, Scope.NODE, Repair.REPLACE, said)
+    if node["metadata"].get("deletionTimestamp"):
+        # No deadline: the pods are evicted one by one, and each is told its own.
+        said = "the Node object is being deleted"
+        yield Fault(DELETING, NODE, Severity.WARNING, Scope.NODE, Repair.REPLACE, said)
 
 
 def _conditions(node: Mapping[str, Any]) -> list[Any]:

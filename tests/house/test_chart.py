@@ -218,6 +218,7 @@ RIGHTS = {
         - nodes get,watch
         - nodes/status patch
     """,
+    ("Role", "default/rlguard-agent"): "- events create",
 }
 
 
@@ -237,6 +238,16 @@ def test_nobody_but_our_two_accounts_is_given_anything() -> None:
         ("ServiceAccount", NAMESPACE, "rlguard-controller", "rlguard-controller"),
         ("ServiceAccount", NAMESPACE, "rlguard-agent", "rlguard-agent"),
     }
+
+
+def test_what_an_agent_may_write_is_bounded_to_its_own_node() -> None:
+    installed = objects()
+    for name, resources in (("own-node", {"nodes", "nodes/status"}), ("own-events", {"events"})):
+        policy = installed["ValidatingAdmissionPolicy", f"rlguard-agent-{name}"]["spec"]
+        assert {one for rule in policy["matchConstraints"]["resourceRules"] for one in rule["resources"]} == resources
+        assert "variables.node != ''" in policy["validations"][0]["expression"]
+        binding = installed["ValidatingAdmissionPolicyBinding", f"rlguard-agent-{name}"]["spec"]
+        assert binding == {"policyName": f"rlguard-agent-{name}", "validationActions": ["Deny"]}
 
 
 def test_no_right_has_a_wildcard() -> None:
@@ -304,6 +315,14 @@ def test_an_agent_gets_the_runtime_class_that_brings_the_driver() -> None:
 
     assert "runtimeClassName" not in spec()
     assert spec('agent.runtimeClassName="nvidia"')["runtimeClassName"] == "nvidia"
+
+
+def test_an_agent_sees_what_is_mounted_for_pods_only_where_it_is_told_to() -> None:
+    pods = '{"path":"/var/lib/kubelet/pods","mountPath":"/var/lib/kubelet/pods","propagation":"HostToContainer"}'
+    spec = objects('agent.hostPaths={"pods":' + pods + "}")["DaemonSet", "rlguard-agent"]["spec"]["template"]["spec"]
+    (found,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "pods"]
+    assert (found["readOnly"], found["mountPropagation"]) == (True, "HostToContainer")
+    assert "mountPropagation" not in rendered()
 
 
 def test_an_agent_stays_on_a_node_in_trouble() -> None:

@@ -27,7 +27,7 @@ from rlguard.health.assess import (
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import Fault
 from rlguard.health.kmsg import gather
-from rlguard.health.spot import NoNotice, Reclaim, Unreadable
+from rlguard.health.spot import Hint, NoNotice, Reclaim, Unreadable
 from rlguard.messages import AgentReport
 from rlguard.model import Repair, Scope, Severity, Verdict
 from rlguard.wire import decode, encode, from_json, to_json
@@ -44,12 +44,19 @@ FAULTS = st.builds(
     detail=st.text(max_size=5),
 )
 SOME = st.lists(FAULTS, max_size=4).map(tuple)
-ANSWERS = st.just(NoNotice()) | st.builds(Reclaim, st.floats(0, 200)) | st.builds(Unreadable, st.text(max_size=5))
+ANSWERS = st.one_of(
+    st.just(NoNotice()),
+    st.builds(Reclaim, st.floats(0, 200)),
+    st.builds(Reclaim, st.floats(0, 900), st.just("maintenance-reboot"), binding=st.booleans(), dated=st.booleans()),
+    st.just(Hint("maintenance-reboot", "in days")),
+    st.builds(Unreadable, st.text(max_size=5)),
+)
 FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Answered, st.sampled_from(Source), TIMES),
     st.builds(CannotLook, st.sampled_from(Source), st.text(max_size=5)),
     st.builds(KernelRead, TIMES, st.none() | st.integers(0, 99), SOME, st.integers(0, 1), st.booleans()),
     st.builds(CloudSaid, TIMES, ANSWERS),
+    st.builds(CloudSaid, TIMES, ANSWERS, st.just("maintenance")),
     st.builds(Observed, st.just(Source.NODE), TIMES, SOME),
     st.builds(Happened, st.just(Source.GPU), TIMES, SOME),
 )

@@ -77,6 +77,7 @@ class World:
     spot: tuple[int, str] = (404, "")
     node: dict[str, Any] = field(default_factory=dict)
     patches: list[dict[str, Any]] = field(default_factory=list)
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
     watchers: list[web.StreamResponse] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     port: int = field(default_factory=free_port)
@@ -103,6 +104,8 @@ class World:
             "RLGUARD_AGENT_GPUS": "off",
             "RLGUARD_AGENT_TOKEN": str(self.folder / "token"),
             "RLGUARD_AGENT_STATE": str(self.folder / "state"),
+            "RLGUARD_AGENT_PODS": str(self.folder / "pods"),
+            "RLGUARD_AGENT_DBUS": str(self.folder / "dbus.sock"),
             "RLGUARD_AGENT_BOOT_ID": str(self.folder / "boot_id"),
         }
 
@@ -162,7 +165,15 @@ def plain_app(world: World) -> web.Application:
         world.patches.append(await request.json())
         return web.json_response(world.node)
 
+    async def event(request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["metadata"]["name"] in world.events:
+            return web.json_response({"message": "exists"}, status=409)
+        world.events[body["metadata"]["name"]] = body
+        return web.json_response(body, status=201)
+
     app = web.Application()
+    app.router.add_post("/api/v1/namespaces/default/events", event)
     app.router.add_get("/latest/meta-data/spot/termination-time", spot)
     app.router.add_get(f"/api/v1/nodes/{NODE}", get)
     app.router.add_get("/api/v1/nodes", watch)

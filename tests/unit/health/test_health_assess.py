@@ -25,7 +25,7 @@ from rlguard.health.assess import (
 )
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import Fault
-from rlguard.health.spot import NoNotice, Reclaim, Unreadable
+from rlguard.health.spot import Hint, NoNotice, Reclaim, Unreadable
 from rlguard.model import Repair, Scope, Severity, Verdict
 
 ALL = frozenset(Source)
@@ -157,9 +157,32 @@ def test_a_spot_notice_counts_down_to_its_deadline() -> None:
     assert notice.seconds_left == 0.0
 
 
-def test_a_spot_notice_is_not_taken_back_on_this_boot() -> None:
-    view = seen(*LOOKED, CloudSaid(NOW, Reclaim(120.0)), CloudSaid(NOW + 2, NoNotice()))
+def test_a_spot_notice_is_not_taken_back_by_silence() -> None:
+    silence = [CloudSaid(NOW + 2 * number, NoNotice()) for number in range(1, 60)]
+    view = seen(*LOOKED, CloudSaid(NOW, Reclaim(120.0)), *silence)
     assert judge(view).report.verdict is Verdict.LEAVING
+
+
+def test_maintenance_that_is_called_off_is_a_fault_no_more() -> None:
+    soon = CloudSaid(NOW, Reclaim(600.0, "maintenance-reboot", "soon", binding=False), "maintenance")
+    calm = [CloudSaid(NOW + number, NoNotice(), "maintenance") for number in range(1, 5)]
+    assert judge(seen(*LOOKED, soon)).report.verdict is Verdict.LEAVING
+    assert judge(seen(*LOOKED, soon, *calm)).report.verdict is Verdict.HEALTHY
+
+
+def test_a_hint_of_the_cloud_degrades_the_node_and_names_no_deadline() -> None:
+    assessment = judge(seen(*LOOKED, CloudSaid(NOW, Hint("spot-rebalance", "maybe"), "rebalance")))
+    (notice,) = assessment.report.notices
+    assert assessment.report.verdict is Verdict.DEGRADED
+    assert (notice.code, notice.severity, notice.seconds_left) == ("spot-rebalance", Severity.WARNING, None)
+
+
+def test_one_question_that_is_not_answered_leaves_the_cloud_out_of_sight() -> None:
+    others = [fact for fact in LOOKED if fact != Answered(Source.METADATA, NOW)]
+    view = seen(*others, CloudSaid(NOW, Unreadable("status 500"), "maintenance"), CloudSaid(NOW, NoNotice()))
+    assert judge(view).report.verdict is Verdict.UNKNOWN
+    assert "metadata: status 500" in judge(view).condition.message
+    assert judge(fold(view, CloudSaid(NOW, NoNotice(), "maintenance"))).report.verdict is Verdict.HEALTHY
 
 
 def test_a_metadata_server_that_does_not_answer_is_not_a_healthy_cloud() -> None:
