@@ -121,7 +121,7 @@ async def test_a_memory_that_is_no_memory_is_no_memory(tree: Path) -> None:
 
 
 async def test_a_read_that_hangs_is_not_being_able_to_look_and_after_a_minute_a_fault(tree: Path) -> None:
-    async with running(tree, within_s=0.3) as source:
+    async with running(tree, within_s=1.5) as source:
         await until(lambda: source.codes() == [])
         state = tree / "class/infiniband/mlx5_bond_1/ports/1/state"
         state.unlink()

@@ -156,10 +156,9 @@ async def test_a_read_that_hangs_is_ended_and_the_device_named(tree: Path, clien
     (tree / PORT.format(3) / "hw_counters/lifespan").write_text("0\n")
     await client.look(COUNTERS)
     hang(tree / PORT.format(3) / file)
-    for _ in range(3):
-        with pytest.raises(HungError) as hung:
-            await client.look(COUNTERS, within_s=1.0)
-        assert hung.value.device == "mlx5_bond_3"
+    with pytest.raises(HungError) as hung:
+        await client.look(COUNTERS, within_s=2.0)
+    assert hung.value.device == "mlx5_bond_3"
     ports.lay_out(tree)
     assert len(read_snapshot(await client.look(COUNTERS, within_s=10.0)).ports) == 8
 
