@@ -57,7 +57,15 @@ class Agent:
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         registry = CollectorRegistry()
         self._server = Server(self._outbox, registry, self.stuck, log)
-        registry.register(AgentCollector(lambda: self._report, self._ages, self._kernel, self._acknowledging))
+        registry.register(
+            AgentCollector(
+                lambda: self._report,
+                self._ages,
+                self._kernel,
+                self._acknowledging,
+                lambda: self._gpus.nvml.stuck,
+            )
+        )
 
     async def run(self) -> None:
         """Run every part; the first that fails ends the process, and the next one starts afresh."""

@@ -25,11 +25,13 @@ class AgentCollector(Collector):
         ages: Callable[[], dict[Source, float]],
         kernel: KernelSource,
         acknowledged: Callable[[], int],
+        stuck: Callable[[], int],
     ) -> None:
         self._report = report
         self._ages = ages
         self._kernel = kernel
         self._acknowledged = acknowledged
+        self._stuck = stuck
 
     def collect(self) -> Iterable[Metric]:
         """All figures as they are now."""
@@ -46,6 +48,11 @@ class AgentCollector(Collector):
         yield CounterMetricFamily(PREFIX + "kernel_records_bad", "What was no record.", value=kernel.garbage)
         yield GaugeMetricFamily(
             PREFIX + "acknowledging_pods", "Pods that took over notices.", value=self._acknowledged()
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "nvml_stuck_processes",
+            "Killed NVML processes that the driver does not let die.",
+            value=self._stuck(),
         )
 
     def _verdict(self) -> Iterable[Metric]:
