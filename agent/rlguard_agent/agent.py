@@ -70,7 +70,14 @@ class Agent:
         registry = CollectorRegistry()
         self._server = Server(self._outbox, registry, self.stuck, log)
         registry.register(
-            AgentCollector(lambda: self._report, self._ages, self._kernel, self._acknowledging, self._members)
+            AgentCollector(
+                lambda: self._report,
+                self._ages,
+                self._kernel,
+                self._acknowledging,
+                self._members,
+                lambda: self._gpus.nvml.stuck,
+            )
         )
 
     async def run(self) -> None:

@@ -49,12 +49,14 @@ class AgentCollector(Collector):
         kernel: KernelSource,
         acknowledged: Callable[[], int],
         members: Callable[[], Iterable[Figures]],
+        stuck: Callable[[], int],
     ) -> None:
         self._report = report
         self._ages = ages
         self._kernel = kernel
         self._acknowledged = acknowledged
         self._members = members
+        self._stuck = stuck
 
     def collect(self) -> Iterable[Metric]:
         """All figures as they are now."""
@@ -73,7 +75,11 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily(
             PREFIX + "acknowledging_pods", "Pods that took over notices.", value=self._acknowledged()
         )
-
+        yield GaugeMetricFamily(
+            PREFIX + "nvml_stuck_processes",
+            "Killed NVML processes that the driver does not let die.",
+            value=self._stuck(),
+        )
         yield from self._of_members()
 
     def _of_members(self) -> Iterable[Metric]:

@@ -13,7 +13,7 @@ from typing import Final
 from rlguard.errors import BadWireError
 from rlguard.health.assess import CannotLook, Fact, Happened, Observed, Source
 from rlguard.health.catalogue import Catalogue
-from rlguard.health.gpu import GpuView, Learned, faults, fold, xid_fault
+from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.health.gpusnapshot import Hung, Look
 from rlguard.health.gputable import builtin_signs
 from rlguard.io.clock import boottime
@@ -102,8 +102,11 @@ class GpuSource:
 
     async def _rest(self, until: float) -> None:
         """Take what NVML tells by itself, until it is time to look again."""
-        if self._view.problem:
+        if wants_reset(self._view):
+            await self.nvml.close()  # no GPU is reset while a process has it open
+        if self._view.problem or wants_reset(self._view):
             await self._wait(until - boottime())
+            return
         while not self._kicked.is_set() and (left := until - boottime()) > 0:
             told = await self.nvml.events(min(left, EVENTS_FOR))
             if not isinstance(told, Events):

@@ -18,6 +18,7 @@ from rlguard.health.gpusigns import Sign, signs_of
 from rlguard.health.gpusnapshot import Gpu, Hung, Look, Snapshot, Unreadable, XidEvent
 from rlguard.health.gputable import SignTable
 from rlguard.health.xid import Xid
+from rlguard.model import Repair, Severity
 
 BREAK: Final = 60.0
 """Seconds between two looks after which what both show was not seen "without a break"."""
@@ -99,6 +100,11 @@ def faults(view: GpuView) -> tuple[Fault, ...]:
             fault = view.table.fault(*sign)
             found.setdefault((fault.code, fault.device), fault)
     return tuple(found.values())
+
+
+def wants_reset(view: GpuView) -> bool:
+    """Whether a GPU does not work before it is reset."""
+    return any(fault.severity is Severity.FATAL and fault.repair is Repair.RESET_GPU for fault in faults(view))
 
 
 def xid_fault(catalogue: Catalogue, event: XidEvent) -> Fault:
@@ -198,7 +204,6 @@ def _with_sample(samples: tuple[Sample, ...], new: Sample) -> tuple[Sample, ...]
 
 def _slopes(table: SignTable, samples: Mapping[tuple[str, str], tuple[Sample, ...]]) -> Iterator[Sign]:
     for (sign, device), values in samples.items():
-        rise = values[-1].value - values[0].value
-        if rise >= table.rows[sign].limit:
-            minutes = (values[-1].at - values[0].at) / 60
-            yield Sign(sign, device, f"{rise} more within {minutes:.0f} minutes")
+        limit = table.rows[sign].limit
+        if values[-1].value - values[0].value >= limit:
+            yield Sign(sign, device, f"{limit:g} more or above within an hour")

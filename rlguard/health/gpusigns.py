@@ -17,6 +17,9 @@ SIGNS_OF_DEATH: Final = frozenset({"lost", "reset-required", "power-missing", "i
 """With one of these nothing else that the GPU says counts."""
 KNOWN_ACTIONS: Final = range(1, 8)
 
+MANY: Final = 10
+"""What is told of a fault must not change at each look: it is written onto the Node whenever it does."""
+
 HW_SLOWDOWN: Final = 0x8
 THERMAL: Final = 0x20 | 0x40
 POWER_BRAKE: Final = 0x80
@@ -67,7 +70,7 @@ def _limit(table: SignTable, sign: str) -> float:
 def _memory(gpu: Gpu, limit: float) -> Iterator[tuple[str, str]]:
     count = gpu.ecc.uncorrected
     if count is not None and count >= limit:
-        yield "ecc-uncorrected", f"{count} uncorrected memory errors"
+        yield "ecc-uncorrected", f"{count if count < MANY else f'{MANY} or more'} uncorrected memory errors"
 
 
 def _rows(rows: Rows, limit: float) -> Iterator[tuple[str, str]]:
@@ -87,19 +90,15 @@ def _action(action: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _heat(heat: Heat, margin: float) -> Iterator[tuple[str, str]]:
-    reasons, words = heat.reasons or 0, _warmth(heat)
+    reasons = heat.reasons or 0
     if reasons & THERMAL:
-        yield "throttle-thermal", f"clocks held down by heat{words}"
+        yield "throttle-thermal", "clocks held down by heat"
     if reasons & POWER_BRAKE:
         yield "throttle-brake", "clocks held down by the power brake"
     if reasons & HW_SLOWDOWN and not reasons & (THERMAL | POWER_BRAKE):
-        yield "throttle-hardware", f"clocks held down by the hardware{words}"
+        yield "throttle-hardware", "clocks held down by the hardware"
     if heat.temperature is not None and heat.slowdown_at and heat.temperature >= heat.slowdown_at - margin:
-        yield "degraded-heat", f"{heat.temperature} degrees, slows down at {heat.slowdown_at}"
-
-
-def _warmth(heat: Heat) -> str:
-    return "" if heat.temperature is None else f" at {heat.temperature} degrees"
+        yield "degraded-heat", f"{margin:g} degrees or less below {heat.slowdown_at}, where it slows down"
 
 
 def _fabric(fabric: Fabric) -> Iterator[tuple[str, str]]:

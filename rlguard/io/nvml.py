@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -90,8 +91,16 @@ class Nvml:
             return Unreadable(f"the NVML process answered what are no events: {error}")
 
     async def close(self) -> None:
-        """End the child. One that the kernel holds is left to die later."""
+        """End the child, which gives the driver back; one that hangs is killed, one that the kernel holds left to die.
+
+        The next look starts another one.
+        """
         async with self._lock:
+            if self._child is not None and self._child.stdin is not None:
+                self._child.stdin.close()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience.reap):
+                        await self._child.wait()
             await self._kill()
 
     async def _ask(self, request: dict[str, Any], within: float) -> dict[str, Any] | Hung | Unreadable:

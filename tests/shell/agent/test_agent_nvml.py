@@ -134,6 +134,22 @@ async def test_a_hung_driver_is_a_fault_then_blind_and_over_when_it_answers(
         assert sum(isinstance(fact, Observed) for fact in told.facts) > observed
 
 
+async def test_the_driver_is_let_go_between_looks_while_a_gpu_waits_for_a_reset(
+    machine: Machine,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    async with running(place(machine, tmp_path)) as (told, source):
+        await told_so(told, [])
+        assert source.nvml.pid is not None
+        machine.set(gpu0__field__230=1)
+        await told_so(told, [("gpu-wants-reset", "0000:1b:00")])
+        await until(lambda: source.nvml.pid is None)
+        machine.set(gpu0__field__230=0)
+        await told_so(told, [])
+        await asyncio.sleep(0.1)
+        assert source.nvml.pid is not None
+
+
 async def test_while_it_hangs_nothing_is_told_as_seen(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     machine.set(hang__nvmlDeviceGetUUID=1)
     at = place(machine, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import NODE, Fault
-from rlguard.health.gpu import GpuView, Learned, faults, fold, xid_fault
+from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.health.gpusnapshot import Ecc, Fabric, Gpu, Heat, Hung, Look, Refused, Rows, Snapshot, Unreadable, XidEvent
 from rlguard.health.gputable import builtin_signs, parse_signs
 from rlguard.health.xid import read_xid
@@ -218,12 +218,14 @@ def test_corrected_errors_count_by_how_fast_they_come() -> None:
     fast = [look(gpu(ecc=Ecc(100 * number, 0))) for number in range(6)]
     fault = the_fault(after(*fast))
     assert (fault.code, fault.severity) == ("gpu-degraded-ecc", Severity.WARNING)
-    assert "500 more within 1 minutes" in fault.detail
+    assert "500 more or above within an hour" in fault.detail
 
 
 def test_many_corrected_errors_of_before_are_no_slope_nor_is_a_counter_that_starts_anew() -> None:
     assert codes(after(*[look(gpu(ecc=Ecc(10**6, 0)))] * 5)) == []
-    assert codes(after(look(gpu(ecc=Ecc(10**6, 0))), look(gpu(ecc=Ecc(3, 0))), look(gpu(ecc=Ecc(10, 0))))) == []
+    anew = (look(gpu(ecc=Ecc(10**6, 0))), look(gpu(ecc=Ecc(3, 0))))
+    assert codes(after(*anew, look(gpu(ecc=Ecc(10, 0))))) == []
+    assert codes(after(*anew, look(gpu(ecc=Ecc(503, 0))))) == [("gpu-degraded-ecc", PCI)]
 
 
 def test_link_errors_that_come_fast_are_a_prediction() -> None:
@@ -236,6 +238,24 @@ def test_a_slope_is_over_after_a_quiet_hour_and_its_samples_are_bounded() -> Non
     assert codes(view) == []
     assert codes(after(*jump[:300])) == [("gpu-degraded-ecc", PCI)]
     assert all(len(samples) <= 122 for samples in view.samples.values())
+
+
+def test_a_gpu_that_works_no_more_before_a_reset_wants_one() -> None:
+    assert wants_reset(after(look(gpu(action=1))))
+    assert wants_reset(after(look(gpu(refused=(Refused("x", 16),)))))
+    assert not wants_reset(after(look(gpu(action=2, rows=Rows(pending=True)))))
+
+
+def test_the_words_do_not_change_with_every_figure() -> None:
+    """They stand in the Node's condition, and each change of it is a write to the API server."""
+
+    def worn(number: int) -> Snapshot:
+        ecc = Ecc(100 * number, 10 + number)
+        return look(gpu(ecc=ecc, heat=Heat(84 + number % 3, 87, 300.0 + number, 0x40), link_errors=200 * number))
+
+    looks = [worn(number) for number in range(40)]
+    assert len(codes(after(*looks[:30]))) == 5
+    assert faults(after(*looks[:30])) == faults(after(*looks))
 
 
 def test_a_driver_that_hangs_is_a_fault_beside_what_was_known() -> None:

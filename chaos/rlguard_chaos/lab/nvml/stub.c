@@ -371,7 +371,8 @@ static unsigned long next_event(int *device, unsigned *xid)
         int of;
         unsigned code;
         line += *line == '\n';
-        if (sscanf(line, "xid.%lu=%d %u", &event, &of, &code) != 3 || event <= last_event || (next && event > next))
+        if (strncmp(line, "xid.", 4) != 0 || sscanf(line, "xid.%lu=%d %u", &event, &of, &code) != 3 ||
+            event <= last_event || (next && event > next))
             continue;
         next = event;
         *device = of;
