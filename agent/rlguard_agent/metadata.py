@@ -19,7 +19,7 @@ EVERY: Final = 2.0
 ANSWER_WITHIN: Final = 1.5
 BODY_LIMIT: Final = 65_536
 UNAUTHORIZED: Final = 401
-QUIET_ROUNDS: Final = 8
+QUIET_ROUNDS: Final = 5
 """So many rounds in a row must agree that nobody needs the machine any more before the cloud is told to go ahead."""
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,1024}")

@@ -224,10 +224,10 @@ def _faults(mount: Mount, probed: Probed, before: frozenset[str], table: Storage
 
 
 def _short_of(space: Space, share: float) -> str:
-    """What there is too little of, empty if there is enough."""
-    if space.blocks and space.free < share * space.blocks:
+    """What there is too little of, empty if there is enough or if it is not counted."""
+    if space.free < share * space.blocks:
         return f"{space.free} of {space.blocks} blocks are free"
-    if space.inodes and space.inodes_free < share * space.inodes:
+    if space.inodes_free < share * space.inodes:
         return f"{space.inodes_free} of {space.inodes} inodes are free"
     return ""
 

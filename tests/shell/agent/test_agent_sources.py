@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
 from rlguard.messages import Acknowledged, AgentReport, Message
 from rlguard.model import Verdict
+from rlguard_agent.metadata import QUIET_ROUNDS
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -84,6 +86,26 @@ async def test_a_cloud_in_a_mood_does_not_delay_a_kernel_line(world: Any, mood: 
             world.kernel.write(XID)
             await until(lambda: codes(heard) == ["xid-79"])
             assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_azure_may_go_ahead_once_the_pods_that_were_told_have_left_and_not_before(world: Any) -> None:
+    begins = (datetime.now(UTC) + timedelta(seconds=600)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    event = {"EventId": "e-1", "EventStatus": "Scheduled", "EventType": "Reboot", "Resources": ["vm_0"]}
+    document = json.dumps({"DocumentIncarnation": 1, "Events": [{**event, "NotBefore": begins}]})
+    answers = {
+        "/metadata/instance/compute/name?api-version=2021-02-01&format=text": (200, "vm_0"),
+        "/metadata/scheduledevents?api-version=2020-07-01": (200, document),
+    }
+    async with serving(FakeCloud(answers)) as cloud:
+        await world.start(
+            RLGUARD_AGENT_CLOUD="azure", RLGUARD_AGENT_METADATA=cloud.url, RLGUARD_AGENT_AZURE_EXPEDITE="1"
+        )
+        async with reports(world) as heard:
+            await until(lambda: codes(heard) == ["maintenance-reboot"])
+            asked = len(cloud.seen)
+            await until(lambda: len(cloud.seen) > asked + QUIET_ROUNDS + 1)
+            assert not any(method == "POST" for method, _, _ in cloud.seen)
+        await until(lambda: any(method == "POST" for method, _, _ in cloud.seen))
 
 
 async def test_a_new_fault_is_an_event_about_the_node(world: Any) -> None:
