@@ -1,6 +1,7 @@
 """What each fault that the kernel log tells means, how bad it is, what mends and what ends it. Pure.
 
-The tables are `data/xid.json`, `data/sxid.json` and `data/lines.json`, versioned, each row with its source. A row:
+The tables are `data/xid.json`, `data/sxid.json` and `data/lines.json`, versioned, each row with its source; and
+`data/other.json`, which describes for people what other sources tell and rate by themselves. A row:
 code, meaning, severity, scope, repair, clears, source; `nonfatal`, `fatal`: the severity where the line has that word;
 `actions`: for Xid 154, severity, scope and repair for each number of NVML's recovery action; `ends`: codes of the same
 device that this line takes back; `follows`: codes that this one is a consequence of; `needs_good`: counts only after
@@ -25,7 +26,8 @@ from rlguard.model import Repair, Scope, Severity
 
 Rating = tuple[Severity, Scope, Repair]
 LineFacts = tuple[Sighting | Ended, ...]
-TABLES: Final = ("xid.json", "sxid.json", "lines.json")
+LINE_TABLES: Final = ("xid.json", "sxid.json", "lines.json")
+OTHER_TABLE: Final = "other.json"
 NO_ACTION: Final = 0
 """NVML's number for "nothing has to be done about this GPU"."""
 RECOVERY: Final = "xid-154"
@@ -93,7 +95,7 @@ class Catalogue:
             severity,
             scope,
             repair,
-            f"{_title(line.code)} ({row.meaning}): {line.text}",
+            f"{_title(line.code)} ({row.meaning}{_blamed(line.text)}): {line.text}",
             clears=row.clears,
             follows=row.follows,
             needs_good=row.needs_good,
@@ -102,8 +104,13 @@ class Catalogue:
 
 def builtin(override: str | None = None) -> Catalogue:
     """The tables that come with this version, with a user's own rows over them. Raises BadConfigError."""
+    return from_files((*LINE_TABLES, OTHER_TABLE), override)
+
+
+def from_files(names: Iterable[str], override: str | None = None) -> Catalogue:
+    """Some of the tables that come with this version."""
     folder = resources.files("rlguard.health").joinpath("data")
-    return parse([folder.joinpath(name).read_text("utf-8") for name in TABLES], override)
+    return parse([folder.joinpath(name).read_text("utf-8") for name in names], override)
 
 
 def parse(texts: Iterable[str], override: str | None = None) -> Catalogue:
@@ -175,18 +182,21 @@ def _title(code: str) -> str:
     return f"{'Xid' if family == 'xid' else 'SXid'} {number}" if dash and family in ("xid", "sxid") else code
 
 
+def _blamed(text: str) -> str:
+    link = nvidia.read_nvlink(text)
+    return ", the device at the other end of the link is to blame" if link is not None and link.blames_peer else ""
+
+
 def _rate(row: Row, text: str) -> Rating:
     severity, scope, repair = row.actions.get(recovery_action(text) or NO_ACTION, row.rating)
     if row.nonfatal is not None and says_nonfatal(text):
         severity = row.nonfatal
     elif row.fatal is not None and says_fatal(text):
         severity = row.fatal
-    return _consider(severity, text), scope, repair
+    return (Severity.INFO, scope, Repair.NONE) if _says_nothing_new(text) else (severity, scope, repair)
 
 
-def _consider(severity: Severity, text: str) -> Severity:
-    """What the driver itself says about the Xid: the consequence of another, or a rate of bit errors."""
+def _says_nothing_new(text: str) -> bool:
+    """What the driver itself calls the consequence of another Xid, or is a mere rate of bit errors."""
     link = nvidia.read_nvlink(text)
-    if nvidia.named_cause(text) is not None or (link is not None and link.is_error_rate):
-        return Severity.INFO
-    return severity
+    return nvidia.named_cause(text) is not None or (link is not None and link.is_error_rate)

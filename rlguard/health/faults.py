@@ -19,6 +19,7 @@ class Until(StrEnum):
     QUIET = "quiet"  # not told again for some time
     CHECK = "check"  # the device passes a check: the driver asks for nothing more
     PAIR = "pair"  # another line takes it back
+    SEEN = "seen"  # its source does not see it any more
 
 
 class Clears(NamedTuple):
@@ -32,11 +33,11 @@ class Clears(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `boot`, `check`, `pair` or `quiet:600`. Raises ValueError on anything else."""
+        """Read `boot`, `check`, `pair`, `seen` or `quiet:600`. Raises ValueError on anything else."""
         word, colon, number = text.partition(":")
         until = Until(word)
         if (until is Until.QUIET) != bool(colon):
-            raise ValueError(f"not a rule for clearing: {text!r} (expected boot, check, pair or quiet:SECONDS)")
+            raise ValueError(f"not a rule for clearing: {text!r} (expected boot, check, pair, seen or quiet:SECONDS)")
         seconds = float(number) if colon else 0.0
         if not 0 <= seconds <= 1e9:  # noqa: PLR2004 - thirty years; keeps nan and inf out
             raise ValueError(f"not a number of seconds: {number!r}")
@@ -78,7 +79,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An event says that fault `code` of a device is over; without a code, every fault that a passed check ends."""
+    """An event says that fault `code` of a device is over; without a code, that the device has passed a check.
+
+    The check ends every fault that clears by one, and those of the processes that were on the device.
+    """
 
     code: str
     device: str

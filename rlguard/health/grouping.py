@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from rlguard.health.faults import Clears, Fault, Until
-from rlguard.health.standing import FaultKey, Faults, Standing
+from rlguard.health.standing import FaultKey, Faults, Standing, follows
 from rlguard.model import Repair, Scope, Severity
 
-CONSEQUENCE_WITHIN: Final = 60.0
-"""Seconds after a cause in which what can follow from it is taken to follow from it."""
 PROGRAM_OR_GPU: Final = frozenset({"xid-13", "xid-31"})
 SAME_PROGRAM_WITHIN: Final = 300.0
 """Seconds in which several GPUs have the same fault because of one program."""
@@ -30,16 +28,11 @@ def regroup(faults: Faults) -> Mapping[FaultKey, Fault]:
 
 
 def _regrouped(one: Standing, faults: Faults) -> Fault:
-    if one.fault.follows and any(_follows(one, other) for other in faults.values()):
+    if one.fault.follows and any(follows(one, other) for other in faults.values()):
         return dataclasses.replace(one.fault, severity=Severity.INFO)
     if one.fault.code in PROGRAM_OR_GPU and one.fault.scope is Scope.PROCESS:
         return _program_or_gpu(one, faults)
     return one.fault
-
-
-def _follows(one: Standing, cause: Standing) -> bool:
-    moments = (cause.first, cause.last)
-    return cause.fault.code in one.fault.follows and any(0 <= one.first - at <= CONSEQUENCE_WITHIN for at in moments)
 
 
 def _program_or_gpu(one: Standing, faults: Faults) -> Fault:

@@ -2,7 +2,8 @@
 
 Forms: records of /dev/kmsg (`4,1,5,-;text`), dmesg (`[12.345] text`, `[Mon May 25 12:34:56 2026] text`,
 `kern  :err  : [12.345] text`), journald and syslog (`Nov 30 12:00:00 host kernel: text`, the same with
-`2026-05-25T12:34:56+0000`), Talos (`kern: warning: [2026-05-25T12:34:56Z]: text`); text without any prefix is the kernel's.
+`2026-05-25T12:34:56+0000`), Talos (`kern: warning: [2026-05-25T12:34:56Z]: text`). Text without any prefix is the
+kernel's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlguard.health.faults import Ended, Fault, Sighting, Told, Until
-from rlguard.model import Scope, Severity
+from rlguard.model import Repair, Scope, Severity
 
 PROCESS_FAULT_KEPT: Final = 600.0
 """Seconds after which a fault of one process, not seen again, says nothing about the node any more."""
@@ -16,8 +16,19 @@ FAULT_LIMIT: Final = 256
 """Kinds of faults kept; with so many the verdict stands, and who can write such lines must not fill our memory."""
 PROCESS_LIMIT: Final = 8
 """Processes of a fault that are told apart."""
+CONSEQUENCE_WITHIN: Final = 60.0
+"""Seconds after a cause in which what can follow from it is taken to follow from it."""
 COUNT_LIMIT: Final = 10**15
 RANK: Final[Mapping[Severity, int]] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.FATAL: 2}
+WEIGHT: Final[Mapping[Repair, int]] = {
+    Repair.NONE: 0,
+    Repair.RESTART_PROCESS: 1,
+    Repair.FIX_PROGRAM: 2,
+    Repair.RESET_GPU: 3,
+    Repair.REBOOT: 4,
+    Repair.REPLACE: 5,
+}
+"""Of two repairs for the same fault the heavier one mends both."""
 
 FaultKey = tuple[str, str]
 Faults = Mapping[FaultKey, "Standing"]
@@ -59,14 +70,28 @@ def quiet_of(fault: Fault) -> float | None:
     return PROCESS_FAULT_KEPT if fault.scope is Scope.PROCESS and fault.clears.until is Until.BOOT else None
 
 
+def follows(one: Standing, cause: Standing) -> bool:
+    """True when `one` is a mere consequence of `cause`."""
+    moments = (cause.first, cause.last)
+    return cause.fault.code in one.fault.follows and any(0 <= one.first - at <= CONSEQUENCE_WITHIN for at in moments)
+
+
 def _end(faults: dict[FaultKey, Standing], good: set[FaultKey], ended: Ended) -> None:
+    """Take away what is over, and with it what was a mere consequence of it."""
     if ended.code:
         good.add((ended.code, ended.device))
-        faults.pop((ended.code, ended.device), None)
-        return
-    passed = [key for key, one in faults.items() if key[1] == ended.device and one.fault.clears.until is Until.CHECK]
-    for key in passed:
-        del faults[key]
+    for key, cause in [item for item in faults.items() if _is_over(item[1], ended)]:
+        faults.pop(key, None)
+        for other in [other for other, one in faults.items() if follows(one, cause)]:
+            del faults[other]
+
+
+def _is_over(one: Standing, ended: Ended) -> bool:
+    if one.fault.device != ended.device:
+        return False
+    if ended.code:
+        return one.fault.code == ended.code
+    return one.fault.clears.until is Until.CHECK or one.fault.scope is Scope.PROCESS
 
 
 def _add(faults: dict[FaultKey, Standing], good: set[FaultKey], sighting: Sighting, at: float) -> None:
@@ -79,7 +104,7 @@ def _add(faults: dict[FaultKey, Standing], good: set[FaultKey], sighting: Sighti
 
 
 def merge(one: Standing, other: Standing) -> Standing:
-    """The two as one, the same whichever came first: the worse one's words, the earlier deadline."""
+    """The two as one, the same whichever came first: words and repair of the worse one, the earlier deadline."""
     fault = min(one.fault, other.fault, key=_order)
     deadlines = [d for d in (one.fault.deadline, other.fault.deadline) if d is not None]
     return Standing(
@@ -91,8 +116,8 @@ def merge(one: Standing, other: Standing) -> Standing:
     )
 
 
-def _order(fault: Fault) -> tuple[int, str, str, str]:
-    return -RANK[fault.severity], fault.detail, fault.scope, fault.repair
+def _order(fault: Fault) -> tuple[int, int, str, str]:
+    return -RANK[fault.severity], -WEIGHT[fault.repair], fault.detail, fault.scope
 
 
 def _bounded(faults: dict[FaultKey, Standing]) -> dict[FaultKey, Standing]:

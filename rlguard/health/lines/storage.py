@@ -21,7 +21,7 @@ TELLTALES: Final = (
 )
 
 # fs-MDT0001-mdc-ff11a2b3c4d5e6f7: the target, the kind of client, an address
-_TARGET = r"(?P<target>[\w.]{1,32}-(?:MDT|OST)[0-9a-fA-F]{4})-(?:mdc|osc)-[\w.-]{1,40}"
+_TARGET = r"(?<![\w.])(?P<target>[\w.]{1,32}-(?:MDT|OST)[0-9a-fA-F]{4})-(?:mdc|osc)-[\w.-]{1,40}"
 
 _PATTERNS = (
     # nfs: server ease not responding, still trying
