@@ -49,6 +49,8 @@ ENDS: Final = {
 }
 COLOURS: Final = {"fatal": "red", "lost": "red", "warning": "yellow", "degraded": "yellow", "healthy": "green"}
 CHARACTERS: Final = 200
+NEAR: Final = 4
+"""Codes named beside one that is unknown."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -100,22 +102,22 @@ def find(catalogue: Catalogue, given: str) -> Row:
     """The row of a code in any of its spellings. Raises BadConfigError with what comes nearest."""
     code = given.strip().lower()
     numbered = re.fullmatch(r"(sxid|xid)?[ -]?([0-9]{1,6})", code)
-    names = [code]
-    if numbered:
-        family, number = numbered[1], int(numbered[2])
-        names = [f"{one}-{number}" for one in ((family,) if family else ("xid", "sxid"))]
+    families = [numbered[1]] if numbered and numbered[1] else ["xid", "sxid"]
+    names = [f"{family}-{int(numbered[2])}" for family in families] if numbered else [code]
+    spelled = {one.lower(): one for one in catalogue.rows}
     for name in names:
-        if name in catalogue.rows:
-            return catalogue.rows[name]
-    raise BadConfigError(_unknown(catalogue, given, names[0]))
-
-
-def _unknown(catalogue: Catalogue, given: str, name: str) -> str:
-    near = difflib.get_close_matches(name, catalogue.rows, n=5, cutoff=0.6)
+        if name in spelled:
+            return catalogue.rows[spelled[name]]
+    near = _nearest(catalogue, names[-1]) if numbered else difflib.get_close_matches(code, catalogue.rows, NEAR)
     hint = f"; near it are {', '.join(near)}" if near else "; codes look like 79, xid-79, sxid-20034, oom-kill"
-    return (
-        f"{given!r:.40} is no code of the tables{hint}. The agent tells an unknown code as a warning and does nothing"
-    )
+    told = "The agent tells a code that it does not know as a warning and does nothing"
+    raise BadConfigError(f"{given!r:.40} is no code of the tables{hint}. {told}")
+
+
+def _nearest(catalogue: Catalogue, name: str) -> list[str]:
+    family, _, number = name.partition("-")
+    alike = [code for code in catalogue.rows if code.startswith(f"{family}-")]
+    return sorted(alike, key=lambda code: abs(int(code.partition("-")[2]) - int(number)))[:NEAR]
 
 
 def explained(catalogue: Catalogue, row: Row) -> dict[str, Any]:
