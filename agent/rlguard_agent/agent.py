@@ -17,7 +17,6 @@ from rlguard.decision import Decision
 from rlguard.drive import Driver
 from rlguard.health import assess
 from rlguard.health.assess import Assessment, Fact, Source
-from rlguard.health.catalogue import builtin
 from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder, keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
@@ -49,7 +48,7 @@ class Agent:
         self._heard = dict.fromkeys(sorted(view.sources), boottime())
         self._driver: Driver[assess.View, Fact] = Driver(view, assess.fold, assess.decide, self._perform, boottime)
         self._kernel = KernelSource(
-            settings.kmsg, builtin(), view.position, self._tell, kernel_only=settings.kernel_only
+            settings.kmsg, settings.catalogue, view.position, self._tell, kernel_only=settings.kernel_only
         )
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)

@@ -11,8 +11,9 @@ from typing import Final
 from rlguard.health.lines.line import NAME, PCI, Line, Pattern, first
 
 TELLTALES: Final = (
-    "wait_func",
-    "health",
+    "Will cause a leak",
+    "device's health",
+    "health recovery",
     "Health issue",
     "Fatal error",
     "PCIe slot",

@@ -13,10 +13,10 @@ TELLTALES: Final = (
     "Kill process",
     "Killed process",
     "blocked for more than",
-    "ockup",
-    "LOCKUP",
+    "soft lockup",
+    "hard LOCKUP",
     "detected stall",
-    "self-detected stall",
+    "detected expedited stall",
 )
 
 # .../kubepods/burstable/pod0b7e.../<container>      .../kubepods-burstable-pod0b7e_..._....slice/cri-
