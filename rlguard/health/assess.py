@@ -18,8 +18,8 @@ from typing import Final
 
 from rlguard.decision import Decision
 from rlguard.health import grouping, spot
-from rlguard.health.faults import NODE, Fault, Told
-from rlguard.health.standing import FAULT_LIMIT, RANK, FaultKey, Standing, key_of, quiet_of, with_told
+from rlguard.health.faults import NODE, Fault, Named, Told
+from rlguard.health.standing import FAULT_LIMIT, RANK, FaultKey, Standing, key_of, quiet_of, with_names, with_told
 from rlguard.messages import AgentReport
 from rlguard.model import Notice, Repair, Scope, Severity, Verdict
 
@@ -101,6 +101,7 @@ class View:
     """All that is known of one node on one boot. `sources` are those configured.
 
     `good` are devices that an event told to be good at something: what could go wrong with it was over, or never was.
+    `names` are other names of devices, for people: the UUIDs of GPUs.
     """
 
     node: str
@@ -113,6 +114,7 @@ class View:
     position: int | None = None
     gaps: int = 0
     good: frozenset[FaultKey] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Memory:
     gaps: int
     faults: tuple[Standing, ...]
     good: tuple[Good, ...] = ()
+    names: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,8 @@ def recall(view: View, memory: Memory | None) -> View:
         return view
     faults = {key_of(standing.fault): standing for standing in memory.faults[:FAULT_LIMIT]}
     good = frozenset((one.code, one.device) for one in memory.good[:FAULT_LIMIT])
-    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps, good=good)
+    names = with_names({}, memory.names)
+    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps, good=good, names=names)
 
 
 def source_of(fact: Fact) -> Source:
@@ -226,7 +230,7 @@ def _with_told(view: View, told: tuple[Told, ...], at: float) -> View:
     if not told:
         return view
     faults, good = with_told(view.faults, view.good, told, at)
-    return dataclasses.replace(view, faults=faults, good=good)
+    return dataclasses.replace(view, faults=faults, good=good, names=with_names(view.names, told))
 
 
 def decide(view: View, now: float) -> Decision:
@@ -272,13 +276,17 @@ def _over_at(view: View, key: FaultKey, fault: Fault) -> float | None:
 
 
 def _all_faults(view: View, standing: Mapping[FaultKey, Fault]) -> list[Fault]:
+    """What is told and what is seen; where two sources know the same fault, the worse account of it."""
     told = (fault for fault in standing.values() if fault.severity is not Severity.INFO)
-    return [*told, *(fault for faults in view.observed.values() for fault in faults)]
+    both = [*told, *(fault for faults in view.observed.values() for fault in faults)]
+    return list({key_of(fault): fault for fault in sorted(both, key=_worst_first, reverse=True)}.values())
 
 
 def _memory(view: View, standing: Mapping[FaultKey, Fault]) -> Memory:
     faults = tuple(view.faults[key] for key in sorted(standing))
-    return Memory(view.boot_id, view.position, view.gaps, faults, tuple(Good(*key) for key in sorted(view.good)))
+    good = tuple(Good(*key) for key in sorted(view.good))
+    names = tuple(Named(*pair) for pair in sorted(view.names.items()))
+    return Memory(view.boot_id, view.position, view.gaps, faults, good, names)
 
 
 def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:
@@ -303,7 +311,9 @@ def _degrades(fault: Fault) -> bool:
 def _notice(view: View, fault: Fault, now: float) -> Notice:
     left = None if fault.deadline is None else round(max(0.0, fault.deadline - now), 1)
     name = f"{view.boot_id[:8]}/{fault.code}/{fault.device}"
-    return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, fault.detail, left)
+    other = view.names.get(fault.device)
+    detail = f"{fault.detail} [{other}]" if other else fault.detail
+    return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, detail, left)
 
 
 def _condition(verdict: Verdict, faults: list[Fault], blind: tuple[str, ...]) -> Condition:

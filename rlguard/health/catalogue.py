@@ -18,14 +18,14 @@ from importlib import resources
 from typing import Any, Final
 
 from rlguard.errors import BadConfigError
-from rlguard.health.faults import Clears, Ended, Fault, Sighting, Until
+from rlguard.health.faults import Clears, Ended, Fault, Named, Sighting, Until
 from rlguard.health.lines import dispatch, nvidia
 from rlguard.health.lines.line import Line
 from rlguard.health.xid import Xid, read_xid, recovery_action, says_fatal, says_nonfatal
 from rlguard.model import Repair, Scope, Severity
 
 Rating = tuple[Severity, Scope, Repair]
-LineFacts = tuple[Sighting | Ended, ...]
+LineFacts = tuple[Sighting | Ended | Named, ...]
 LINE_TABLES: Final = ("xid.json", "sxid.json", "lines.json")
 OTHER_TABLE: Final = "other.json"
 NO_ACTION: Final = 0
@@ -72,9 +72,12 @@ class Catalogue:
         return None if xid is None else self.fault(xid)
 
     def read_line(self, text: str, count: int = 1) -> LineFacts:
-        """All that a kernel line, seen `count` times, tells: a fault, and which faults it ends. Never raises."""
+        """All that a kernel line, seen `count` times, tells: a fault and what it ends, or a name. Never raises."""
         line = dispatch.read(text)
-        return () if line is None else self.rate(line, count)
+        if line is not None:
+            return self.rate(line, count)
+        introduced = nvidia.read_introduction(text)
+        return () if introduced is None else (Named(*introduced),)
 
     def rate(self, line: Line, count: int = 1) -> LineFacts:
         """What a line means."""

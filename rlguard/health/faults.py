@@ -88,5 +88,13 @@ class Ended:
     device: str
 
 
-Told = Fault | Sighting | Ended
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Another name of a device: a GPU's UUID, which its driver tells even when NVML hangs."""
+
+    device: str
+    name: str
+
+
+Told = Fault | Sighting | Ended | Named
 """What an event source tells. A Fault alone was told once."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rlguard.health.faults import Ended, Fault, Sighting, Told, Until
+from rlguard.health.faults import Ended, Fault, Named, Sighting, Told, Until
 from rlguard.model import Repair, Scope, Severity
 
 PROCESS_FAULT_KEPT: Final = 600.0
@@ -18,6 +18,7 @@ PROCESS_LIMIT: Final = 8
 """Processes of a fault that are told apart."""
 CONSEQUENCE_WITHIN: Final = 60.0
 """Seconds after a cause in which what can follow from it is taken to follow from it."""
+NAME_LIMIT: Final = 64
 COUNT_LIMIT: Final = 10**15
 RANK: Final[Mapping[Severity, int]] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.FATAL: 2}
 WEIGHT: Final[Mapping[Repair, int]] = {
@@ -56,11 +57,22 @@ def with_told(
     """The faults, and which devices were told to be good at what, after the events of one moment, in their order."""
     faults, seen_good = dict(known), set(good)
     for item in told:
-        if isinstance(item, Ended):
-            _end(faults, seen_good, item)
-        else:
-            _add(faults, seen_good, item if isinstance(item, Sighting) else Sighting(item), at)
+        match item:
+            case Ended():
+                _end(faults, seen_good, item)
+            case Sighting():
+                _add(faults, seen_good, item, at)
+            case Fault():
+                _add(faults, seen_good, Sighting(item), at)
+            case Named():
+                pass
     return _bounded(faults), frozenset(sorted(seen_good)[:FAULT_LIMIT])
+
+
+def with_names(known: Mapping[str, str], told: Iterable[Told]) -> Mapping[str, str]:
+    """Device -> its other name, with those that were told; the first ones are kept."""
+    new = {item.device: item.name for item in told if isinstance(item, Named)}
+    return dict([*known.items(), *new.items()][:NAME_LIMIT]) if new else known
 
 
 def quiet_of(fault: Fault) -> float | None:

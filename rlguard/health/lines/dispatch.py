@@ -13,7 +13,7 @@ _READERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Line | None]], ...]
     (family.TELLTALES, family.read) for family in (nvidia, nvswitch, network, hardware, tasks, storage)
 )
 _TELLTALES: Final = re.compile(
-    b"|".join(re.escape(telltale.encode()) for telltales, _ in _READERS for telltale in telltales)
+    "|".join(map(re.escape, [*(one for telltales, _ in _READERS for one in telltales), nvidia.INTRODUCES])).encode()
 )
 """What tells, in the bytes of a record, that it may be worth reading."""
 

@@ -73,7 +73,7 @@ def read_introduction(text: str) -> tuple[str, str] | None:
 
     It tells the UUID without NVML, which may hang exactly then.
     """
-    found = _INTRODUCTION.search(text)
+    found = _INTRODUCTION.search(text) if INTRODUCES in text else None
     pci = normalise_pci(found.group(1)) if found else None
     return (pci, found.group(2)) if found and pci else None
 

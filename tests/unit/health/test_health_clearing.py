@@ -13,6 +13,7 @@ from rlguard.health.assess import (
     Assessment,
     KernelRead,
     Memory,
+    Observed,
     Source,
     View,
     decide,
@@ -20,8 +21,8 @@ from rlguard.health.assess import (
     recall,
 )
 from rlguard.health.catalogue import builtin
-from rlguard.health.faults import Clears, Ended, Fault, Sighting, Told, Until
-from rlguard.health.standing import COUNT_LIMIT, FAULT_LIMIT, PROCESS_LIMIT
+from rlguard.health.faults import Clears, Ended, Fault, Named, Sighting, Told, Until
+from rlguard.health.standing import COUNT_LIMIT, FAULT_LIMIT, NAME_LIMIT, PROCESS_LIMIT
 from rlguard.model import Repair, Scope, Severity, Verdict
 from rlguard.wire import from_json, to_json
 
@@ -185,6 +186,30 @@ def test_a_reset_clears_the_suspicion() -> None:
     assert standing(*facts, reset, at=1000.0) == []
 
 
+def test_a_gpu_s_uuid_from_the_log_stands_in_its_notices_and_outlives_a_restart() -> None:
+    named = line("NVRM: GPU at PCI:0000:05:00: GPU-5e6d3ac5-1b1c-4b0e-8d1e-0a1b2c3d4e5f")
+    (notice,) = judged(reduce(fold, [named, xid(95)], START), 1.0).report.notices
+    assert notice.detail.endswith("[GPU-5e6d3ac5-1b1c-4b0e-8d1e-0a1b2c3d4e5f]")
+    memory = judged(fold(START, named), 1.0).memory
+    (again,) = judged(fold(recall(START, from_json(Memory, to_json(memory))), xid(95)), 1.0).report.notices
+    assert again.detail == notice.detail
+
+
+def test_names_are_bounded() -> None:
+    view = START
+    for number in range(500):
+        view = fold(view, told(Named(f"device-{number}", "x")))
+    assert len(view.names) == NAME_LIMIT
+
+
+def test_two_sources_that_know_the_same_fault_make_one_notice_of_the_worse_account() -> None:
+    seen = Fault("xid-95", GPU, Severity.FATAL, Scope.GPU, Repair.REPLACE, "seen")
+    milder = Fault("xid-95", GPU, Severity.WARNING, Scope.GPU, Repair.NONE, "milder")
+    for other, expected in ((seen, Severity.FATAL), (milder, Severity.FATAL)):
+        (notice,) = judged(reduce(fold, [xid(95), Observed(Source.GPU, 0.0, (other,))], START), 1.0).report.notices
+        assert notice.severity is expected
+
+
 RULES = st.sampled_from([Clears(until, 50.0 if until is Until.QUIET else 0.0) for until in Until])
 ITEMS = st.one_of(
     st.builds(
@@ -200,6 +225,7 @@ ITEMS = st.one_of(
         needs_good=st.booleans(),
     ),
     st.builds(Ended, st.sampled_from(["", "xid-13", "xid-48"]), st.sampled_from([GPU, "0000:06:00"])),
+    st.builds(Named, st.sampled_from([GPU, "0000:06:00"]), st.text(max_size=3)),
 )
 
 
