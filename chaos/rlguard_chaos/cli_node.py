@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -49,6 +50,9 @@ ENDS: Final = {
 }
 COLOURS: Final = {"fatal": "red", "lost": "red", "warning": "yellow", "degraded": "yellow", "healthy": "green"}
 CHARACTERS: Final = 200
+NARROWEST: Final = 16
+BESIDES: Final = 50
+"""Columns of the timeline that are not the log's own text."""
 NEAR: Final = 4
 """Codes named beside one that is unknown."""
 
@@ -208,13 +212,13 @@ def replayed(played: Replay) -> dict[str, Any]:
 
 def _print(played: Replay, console: Console) -> None:
     if played.steps:
-        console.print(_timeline(played))
+        console.print(_timeline(played, console.width - BESIDES))
     word = _coloured(played.verdict.value)
     if not played.notices:
         console.print(f"At the end of the log: {word}, nothing stands.")
         return
     console.print(f"At the end of the log: {word}")
-    table = Table("fault", "device", "times", "what to do", "what it said")
+    table = Table("fault", "device", "times", "what to do", "what it said", box=SIMPLE_HEAD)
     for notice in played.notices:
         code, device = _split(notice.id)
         name, count = f"{_coloured(notice.severity.value)} {code}", str(played.counts[notice.id])
@@ -222,14 +226,17 @@ def _print(played: Replay, console: Console) -> None:
     console.print(table)
 
 
-def _timeline(played: Replay) -> Table:
-    table = Table("time", "line", "fault", "verdict", "repair")
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+def _timeline(played: Replay, room: int) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("time", "line", "verdict", "repair"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("fault", min_width=NARROWEST)
+    table.add_column("text", min_width=NARROWEST)
     begin = played.steps[0].at
     for step in played.steps:
         faults, repairs = _happened(step)
-        verdict, text = _coloured(step.verdict.value), escape(" ".join(step.text.split())[:CHARACTERS])
-        table.add_row(f"+{step.at - begin:.3f}", str(step.number or ""), faults, verdict, repairs, text)
+        verdict, text = _coloured(step.verdict.value), escape(" ".join(step.text.split())[: max(room, NARROWEST)])
+        table.add_row(f"+{step.at - begin:.3f}", str(step.number or ""), verdict, repairs, faults, text)
     return table
 
 
