@@ -54,8 +54,8 @@ _FALLEN_ADDRESS = re.compile(rf"GPU (?:at )?{ADDRESS}")
 _RECOVERY = re.compile(r"recovery action changed from 0x[0-9a-fA-F]{1,8}[^)]{0,64}\)? to 0x([0-9a-fA-F]{1,8})")
 
 # NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (...)        RLW_RXPIPE Nonfatal XC0 i0 Link 13 (...)
-_NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
-_FATAL = re.compile(r"(?<!non-)\bfatal\b", re.IGNORECASE)
+_NONFATAL = re.compile(r"\bnon[- ]?fatal\b", re.IGNORECASE)
+_FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 
 
 def read_xid(line: str) -> Xid | None:
@@ -91,8 +91,8 @@ def says_nonfatal(text: str) -> bool:
 
 
 def says_fatal(text: str) -> bool:
-    """True when the line has the word "Fatal" by itself."""
-    return _FATAL.search(text) is not None
+    """True when the line has the word "Fatal", and nowhere "Nonfatal"."""
+    return _FATAL.search(text) is not None and not says_nonfatal(text)
 
 
 def _read_fallen(line: str) -> Xid | None:

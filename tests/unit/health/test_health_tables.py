@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import builtin, parse
 from rlguard.health.conditions import TRUE_IS_BAD
-from rlguard.health.faults import Clears, Until
+from rlguard.health.faults import Clears, Sighting, Until
 from rlguard.model import Repair, Scope, Severity
 
 TABLE = builtin()
@@ -52,8 +52,9 @@ def test_a_user_s_row_changes_what_it_names_and_nothing_else() -> None:
 def test_a_user_may_describe_a_new_code_but_must_describe_it_whole() -> None:
     row = {"code": "xid-900", "meaning": "new", "severity": "fatal", "scope": "gpu", "repair": "replace"}
     whole = {**row, "clears": "boot", "source": "our vendor"}
-    facts = builtin(override(whole)).read_line("NVRM: Xid (PCI:0000:05:00): 900, x")
-    assert [getattr(fact, "fault", None) and fact.fault.severity for fact in facts] == [Severity.FATAL]  # type: ignore[union-attr]
+    (fact,) = builtin(override(whole)).read_line("NVRM: Xid (PCI:0000:05:00): 900, x")
+    assert isinstance(fact, Sighting)
+    assert fact.fault.severity is Severity.FATAL
     with pytest.raises(BadConfigError, match="xid-900"):
         builtin(override(row))
 
@@ -64,6 +65,20 @@ def test_a_user_may_describe_a_new_code_but_must_describe_it_whole() -> None:
 def test_a_damaged_file_of_a_user_is_refused_with_words(text: str) -> None:
     with pytest.raises(BadConfigError, match="fault table"):
         builtin(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "severity"),
+    [
+        ("Fatal, Link 12 TX Replay Error", Severity.FATAL),
+        ("Non-fatal, Link 12 TX Replay Error", Severity.INFO),
+        ("Non-fatal, Link 12 TX Replay Error, may become fatal", Severity.INFO),
+    ],
+)
+def test_the_word_in_a_switch_s_line_decides(words: str, severity: Severity) -> None:
+    (fact,) = TABLE.read_line(f"nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20001, {words}")
+    assert isinstance(fact, Sighting)
+    assert fact.fault.severity is severity
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(max_size=5), st.lists).map(json.dumps))
