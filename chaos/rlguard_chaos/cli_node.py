@@ -22,7 +22,7 @@ from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import Catalogue, Row, builtin
 from rlguard.health.faults import Until
 from rlguard.health.grouping import PROGRAM_OR_GPU
-from rlguard.health.replay import Replay, Step, read_log, replay
+from rlguard.health.replay import LINE_LIMIT, Replay, Step, read_log, replay
 from rlguard.model import Notice, Repair
 from rlguard.wire import to_json
 
@@ -192,19 +192,29 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[TextIO]:
-    """The log, whatever bytes are in it."""
+def _opened(name: str) -> Iterator[Iterator[str]]:
+    """The log's lines, whatever bytes are in it."""
     if name == "-":
-        yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
+        yield _lines(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
         return
     with Path(name).open(encoding="utf-8", errors="replace") as file:
-        yield file
+        yield _lines(file)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Line by line; of a line that does not end, its beginning: it must not fill the memory."""
+    begins = True
+    while line := file.readline(LINE_LIMIT):
+        if begins:
+            yield line
+        begins = line.endswith("\n")
 
 
 def replayed(played: Replay) -> dict[str, Any]:
     """A replay for programs."""
     return {
         "steps": [to_json(step) for step in played.steps],
+        "left_out": played.left_out,
         "verdict": played.verdict.value,
         "notices": [{**to_json(notice), "count": played.counts[notice.id]} for notice in played.notices],
     }
@@ -213,6 +223,8 @@ def replayed(played: Replay) -> dict[str, Any]:
 def _print(played: Replay, console: Console) -> None:
     if played.steps:
         console.print(_timeline(played, console.width - BESIDES))
+    if played.left_out:
+        console.print(f"{played.left_out} later steps are not shown.")
     word = _coloured(played.verdict.value)
     if not played.notices:
         console.print(f"At the end of the log: {word}, nothing stands.")

@@ -27,6 +27,7 @@ BOOT: Final = "replay00"
 """Stands for the boot id of the machine that the log comes from."""
 KNOWN_LIMIT: Final = 4096
 """Kinds of faults, on their devices, that are not shown again while they change nothing."""
+STEP_LIMIT: Final = 10_000
 _FRESH: Final = View("node", BOOT, frozenset({Source.KERNEL}))
 
 
@@ -63,9 +64,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A whole log: what changed, how it ended, and how often each standing fault was told."""
+    """A whole log: what changed, how it ended, and how often each standing fault was told.
+
+    `left_out` counts the steps after the first STEP_LIMIT.
+    """
 
     steps: tuple[Step, ...]
+    left_out: int
     verdict: Verdict
     notices: tuple[Notice, ...]
     counts: Mapping[str, int]
@@ -154,6 +159,7 @@ class _Player:
         self._standing: Mapping[str, Notice] = {}
         self._steps: list[Step] = []
         self._known: set[tuple[str, str]] = set()
+        self._left_out = 0
         self._last = 0.0
 
     def play(self, entry: Entry) -> None:
@@ -176,13 +182,15 @@ class _Player:
         notices, verdict = self._judge(self._last)
         counts = {f"{BOOT}/{code}/{device}": one.count for (code, device), one in self._view.faults.items()}
         kept = {name: counts[name] for name in notices}
-        return Replay(tuple(self._steps), verdict, tuple(notices.values()), kept)
+        return Replay(tuple(self._steps), self._left_out, verdict, tuple(notices.values()), kept)
 
     def _note(self, entry: Entry, told: tuple[str, ...], *, fresh: bool) -> None:
         before, (after, verdict) = self._standing, self._judge(entry.at)
         began = tuple(notice for name, notice in after.items() if _gist(before.get(name)) != _gist(notice))
         ended = tuple(name.partition("/")[2] for name in before if name not in after)
-        if began or ended or fresh:
+        if (began or ended or fresh) and len(self._steps) >= STEP_LIMIT:
+            self._left_out += 1
+        elif began or ended or fresh:
             self._steps.append(Step(entry.number, entry.at, entry.text, told, began, ended, verdict))
         self._standing = after
 

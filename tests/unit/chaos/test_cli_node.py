@@ -94,6 +94,14 @@ def test_a_replay_reads_a_pipe_whatever_bytes_come(capsys: Output, monkeypatch: 
     assert (played["verdict"], [notice["code"] for notice in played["notices"]]) == ("lost", ["xid-79"])
 
 
+def test_of_a_line_without_an_end_only_the_beginning_is_read(tmp_path: Path, capsys: Output) -> None:
+    log = tmp_path / "log"
+    log.write_text("x" * 100_000 + "NVRM: Xid (PCI:0000:9b:00): 79, x\nNVRM: Xid (PCI:0000:06:00): 95, x\n")
+    assert main(["node", "replay", str(log), "--json"]) == 1
+    (notice,) = json.loads(capsys.readouterr().out)["notices"]
+    assert notice["code"] == "xid-95"
+
+
 def test_lines_of_user_space_are_believed_only_when_asked_for(tmp_path: Path, capsys: Output) -> None:
     log = tmp_path / "log"
     log.write_text("12,1,1,-;NVRM: Xid (PCI:0000:9b:00): 79, x\n")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlguard.health.catalogue import builtin
-from rlguard.health.replay import LINE_LIMIT, read_log, replay
+from rlguard.health.replay import LINE_LIMIT, STEP_LIMIT, read_log, replay
 from rlguard.model import Verdict
 
 TABLE = builtin()
@@ -74,6 +74,12 @@ def test_time_that_goes_back_stands_still_within_a_boot_and_starts_anew_with_the
 def test_a_flood_is_one_step() -> None:
     played = replay(read_log([f"[{number}.0] {TEXT}" for number in range(5000)]), TABLE)
     assert (len(played.steps), played.counts) == (1, {"replay00/xid-79/0000:9b:00": 5000})
+
+
+def test_a_log_that_never_rests_gives_so_many_steps_and_a_count_of_the_others() -> None:
+    flaps = [f"bond0: link status definitely {word} for interface eno5, x" for word in ("up", "down")]
+    played = replay(read_log(flaps * (STEP_LIMIT // 2 + 10)), TABLE)
+    assert (len(played.steps), played.left_out, played.verdict) == (STEP_LIMIT, 20, Verdict.DEGRADED)
 
 
 def test_time_alone_ends_a_fault_and_the_step_says_so() -> None:
