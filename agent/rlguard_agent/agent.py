@@ -17,7 +17,6 @@ from rlguard.decision import Decision
 from rlguard.drive import Driver
 from rlguard.health import assess
 from rlguard.health.assess import Assessment, Fact, Source
-from rlguard.health.catalogue import builtin
 from rlguard.health.clouds.providers import DMI_FILES, PROVIDERS, detect
 from rlguard.health.clouds.request import Provider
 from rlguard.io.clock import boottime
@@ -60,10 +59,10 @@ class Agent:
         self._heard = dict.fromkeys(sorted(view.sources), boottime())
         self._driver: Driver[assess.View, Fact] = Driver(view, assess.fold, assess.decide, self._perform, boottime)
         self._kernel = KernelSource(
-            settings.kmsg, builtin(), view.position, self._tell, kernel_only=settings.kernel_only
+            settings.kmsg, settings.catalogue, view.position, self._tell, kernel_only=settings.kernel_only
         )
         self._rdma = None if settings.rdma == "off" else RdmaSource(_rdma_place(settings), self._tell, log)
-        self._gpus = GpuSource(_gpu_place(settings), builtin(), self._tell)
+        self._gpus = GpuSource(_gpu_place(settings), settings.catalogue, self._tell)
         self._keeper = state.Keeper(settings.state, log)
         self._writer = None if settings.api == "none" else ConditionWriter(_api(settings), log)
         self._events = None if settings.api == "none" else EventWriter(_api(settings), log)

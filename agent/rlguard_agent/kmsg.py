@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from rlguard.health.assess import CannotLook, Fact, KernelRead, Source
 from rlguard.health.catalogue import Catalogue
 from rlguard.health.kmsg import OVERRUN, RECORD_LIMIT, Gathered, gather
+from rlguard.health.lines.dispatch import worth_reading
 from rlguard.io.clock import boottime
 
 BATCH: Final = 256
@@ -19,8 +20,6 @@ IDLE: Final = 3.0
 """Seconds without a record after which the source says that it looked and there is nothing new."""
 REOPEN: Final = 1.0
 CONNECT_WITHIN: Final = 5.0
-ABOUT: Final = b"NVRM"
-"""What every line of NVIDIA's driver contains."""
 
 
 class Log(Protocol):
@@ -156,12 +155,11 @@ class KernelSource:
         return True
 
     def _sum_up(self, packets: list[bytes], *, caught_up: bool) -> None:
-        gathered = gather(self._position, packets, kernel_only=self._kernel_only, about=ABOUT)
+        gathered = gather(self._position, packets, kernel_only=self._kernel_only, about=worth_reading)
         self._position = gathered.position
         self._count(gathered)
-        found = (self._catalogue.read(text) for text in gathered.texts)
-        faults = tuple(fault for fault in found if fault is not None)
-        self._tell(KernelRead(boottime(), gathered.position, faults, gathered.overruns, caught_up))
+        told = tuple(fact for text, count in gathered.texts.items() for fact in self._catalogue.read_line(text, count))
+        self._tell(KernelRead(boottime(), gathered.position, told, gathered.overruns, caught_up))
 
     def _count(self, gathered: Gathered) -> None:
         self.records += gathered.records

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rlguard.errors import BadConfigError
+from rlguard.health.catalogue import Catalogue, builtin
 from rlguard.health.clouds.providers import PROVIDERS
 from rlguard.health.rdma.learned import Expectation
 from rlguard.health.rdma.snapshot import PORT_LIMIT
@@ -53,6 +54,7 @@ class Settings:
     | RLGUARD_AGENT_DRIVER_ROOT | under which NVIDIA's driver has its library, as this process sees it | / |
     | RLGUARD_AGENT_TOKEN | the token for the controller (audience rlguard) | /var/run/secrets/rlguard/token |
     | RLGUARD_AGENT_STATE | folder for what must outlive the process | /var/lib/rlguard |
+    | RLGUARD_AGENT_CATALOGUE | file with one's own rows of the fault tables (JSON, docs/corpus.md) | none |
     | RLGUARD_AGENT_BOOT_ID | file with the boot id | /proc/sys/kernel/random/boot_id |
     """
 
@@ -84,6 +86,7 @@ class Settings:
     driver_root: Path
     state: Path
     boot_id: str
+    catalogue: Catalogue
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -119,6 +122,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         driver_root=Path(env.get("RLGUARD_AGENT_DRIVER_ROOT") or "/"),
         state=Path(env.get("RLGUARD_AGENT_STATE") or "/var/lib/rlguard"),
         boot_id=_boot_id(env.get("RLGUARD_AGENT_BOOT_ID") or "/proc/sys/kernel/random/boot_id"),
+        catalogue=_catalogue(env.get("RLGUARD_AGENT_CATALOGUE", "")),
     )
     if not settings.authority and settings.authority_file is None:
         raise BadConfigError("neither RLGUARD_CA nor RLGUARD_CA_FILE is set: the agent would not know whom to trust")
@@ -212,3 +216,10 @@ def _boot_id(path: str) -> str:
     if not text:
         raise BadConfigError(f"RLGUARD_AGENT_BOOT_ID: {path} is empty")
     return text
+
+
+def _catalogue(path: str) -> Catalogue:
+    try:
+        return builtin(Path(path).read_text(encoding="utf-8") if path else None)
+    except (OSError, ValueError, BadConfigError) as error:
+        raise BadConfigError(f"RLGUARD_AGENT_CATALOGUE: {path} cannot be used: {error}") from error

@@ -1,8 +1,8 @@
 """The verdict on one node: facts of the sources are folded into a view, and the view is judged at a moment. Pure.
 
 - The same fault is one fault, however often and in whatever order it is told; its notice has one id for one boot.
-- A fault of a device that an event told is gone only with another boot, which is another view; one of a process is
-  forgotten after a while; one that a source looks at again and again stands as long as it is seen.
+- A fault that an event told is gone when its own rule says so (`faults.Clears`), at the latest with another boot, which
+  is another view; one that a source looks at again and again stands as long as it is seen.
 - Blind is UNKNOWN: a source that has not answered lately, and a hole in the kernel log that nobody can fill.
 
 All moments are seconds of this machine's CLOCK_BOOTTIME.
@@ -17,16 +17,11 @@ from enum import StrEnum
 from typing import Final
 
 from rlguard.decision import Decision
-from rlguard.health import cloud, spot
-from rlguard.health.faults import NODE, Fault
+from rlguard.health import cloud, grouping, spot
+from rlguard.health.faults import NODE, Fault, Named, Told
+from rlguard.health.standing import FAULT_LIMIT, RANK, FaultKey, Standing, key_of, quiet_of, with_names, with_told
 from rlguard.messages import AgentReport
 from rlguard.model import Notice, Scope, Severity, Verdict
-
-PROCESS_FAULT_KEPT: Final = 600.0
-"""Seconds after which a fault of one process, not seen again, says nothing about the node any more."""
-FAULT_LIMIT: Final = 256
-"""Kinds of faults kept; with so many the verdict stands, and who can write such lines must not fill our memory."""
-RANK: Final[Mapping[Severity, int]] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.FATAL: 2}
 
 
 class Source(StrEnum):
@@ -71,14 +66,14 @@ class CannotLook:
 
 @dataclass(frozen=True, slots=True)
 class KernelRead:
-    """The kernel log up to `position`: the faults its records tell, and how often records were missing.
+    """The kernel log up to `position`: what its records tell, in their order, and how often records were missing.
 
     `caught_up` is false while more records wait: the source has looked only when it has seen them all.
     """
 
     at: float
     position: int | None
-    faults: tuple[Fault, ...]
+    told: tuple[Told, ...]
     gaps: int
     caught_up: bool
 
@@ -111,21 +106,15 @@ class Happened:
 
 
 Fact = Answered | CannotLook | KernelRead | CloudSaid | Observed | Happened
-FaultKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A fault, and when it was first and last seen."""
-
-    fault: Fault
-    first: float
-    last: float
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known of one node on one boot. `sources` are those configured, and those that ever told anything."""
+    """All that is known of one node on one boot. `sources` are those configured, and those that ever told anything.
+
+    `good` are devices that an event told to be good at something: what could go wrong with it was over, or never was.
+    `names` are other names of devices, for people: the UUIDs of GPUs.
+    """
 
     node: str
     boot_id: str
@@ -137,6 +126,16 @@ class View:
     problems: Mapping[Source, str] = field(default_factory=dict)
     position: int | None = None
     gaps: int = 0
+    good: frozenset[FaultKey] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """A device that was told not to have the fault `code`."""
+
+    code: str
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +146,8 @@ class Memory:
     position: int | None
     gaps: int
     faults: tuple[Standing, ...]
+    good: tuple[Good, ...] = ()
+    names: tuple[Named, ...] = ()
     cloud: tuple[cloud.Announced, ...] = ()
 
 
@@ -172,9 +173,12 @@ def recall(view: View, memory: Memory | None) -> View:
     """A fresh view with what was known before, if it was known of this boot."""
     if memory is None or memory.boot_id != view.boot_id:
         return view
-    faults = {(standing.fault.code, standing.fault.device): standing for standing in memory.faults[:FAULT_LIMIT]}
+    faults = {key_of(standing.fault): standing for standing in memory.faults[:FAULT_LIMIT]}
+    good = frozenset((one.code, one.device) for one in memory.good[:FAULT_LIMIT])
+    names = with_names({}, memory.names)
     announced = {one.question: one for one in cloud.remembered({one.question: one for one in memory.cloud})}
-    return dataclasses.replace(view, faults=faults, position=memory.position, gaps=memory.gaps, cloud=announced)
+    seen = dataclasses.replace(view, faults=faults, good=good, names=names, cloud=announced)
+    return dataclasses.replace(seen, position=memory.position, gaps=memory.gaps)
 
 
 def source_of(fact: Fact) -> Source:
@@ -208,7 +212,7 @@ def _fold(view: View, fact: Fact) -> View:
             seen = {**view.observed, source: faults[:FAULT_LIMIT]}
             return dataclasses.replace(_answered(view, source, at), observed=seen)
         case Happened(_, at, faults):
-            return dataclasses.replace(view, faults=_with(view.faults, faults, at))
+            return _with_told(view, faults, at)
 
 
 def _answered(view: View, source: Source, at: float) -> View:
@@ -220,8 +224,8 @@ def _answered(view: View, source: Source, at: float) -> View:
 def _fold_kernel(view: View, fact: KernelRead) -> View:
     seen = _answered(view, Source.KERNEL, fact.at) if fact.caught_up else view
     position = max((p for p in (view.position, fact.position) if p is not None), default=None)
-    faults = _with(view.faults, fact.faults, fact.at)
-    return dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps, faults=faults)
+    seen = dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps)
+    return _with_told(seen, fact.told, fact.at)
 
 
 def _fold_cloud(view: View, fact: CloudSaid) -> View:
@@ -234,39 +238,16 @@ def _fold_cloud(view: View, fact: CloudSaid) -> View:
     return fold(seen, CannotLook(Source.METADATA, problem)) if problem else seen
 
 
-def _with(known: Mapping[FaultKey, Standing], new: tuple[Fault, ...], at: float) -> Mapping[FaultKey, Standing]:
-    told = [fault for fault in new if fault.severity is not Severity.INFO]
+def _with_told(view: View, told: tuple[Told, ...], at: float) -> View:
     if not told:
-        return known
-    merged = dict(known)
-    for fault in told:
-        key, standing = (fault.code, fault.device), Standing(fault, at, at)
-        merged[key] = _merge(merged[key], standing) if key in merged else standing
-    return _bounded(merged)
-
-
-def _merge(one: Standing, other: Standing) -> Standing:
-    """The two as one, the same whichever came first: the worse one's words, the earlier deadline."""
-    fault = min(one.fault, other.fault, key=_order)
-    deadlines = [d for d in (one.fault.deadline, other.fault.deadline) if d is not None]
-    earliest = dataclasses.replace(fault, deadline=min(deadlines, default=None))
-    return Standing(earliest, min(one.first, other.first), max(one.last, other.last))
-
-
-def _order(fault: Fault) -> tuple[int, str, str, str]:
-    return -RANK[fault.severity], fault.detail, fault.scope, fault.repair
-
-
-def _bounded(faults: dict[FaultKey, Standing]) -> dict[FaultKey, Standing]:
-    if len(faults) <= FAULT_LIMIT:
-        return faults
-    kept = sorted(faults.items(), key=lambda item: (-RANK[item[1].fault.severity], item[1].first, item[0]))
-    return dict(kept[:FAULT_LIMIT])
+        return view
+    faults, good = with_told(view.faults, view.good, told, at)
+    return dataclasses.replace(view, faults=faults, good=good, names=with_names(view.names, told))
 
 
 def decide(view: View, now: float) -> Decision:
     """Judge the view at `now`. The one action is an Assessment; `why` is the Verdict."""
-    standing = {key: one for key, one in view.faults.items() if not _forgotten(one, now)}
+    standing = _standing(view, now)
     faults = sorted(_all_faults(view, standing), key=_worst_first)
     blind = blindness(view, now)
     verdict = _verdict(faults, blind)
@@ -274,15 +255,9 @@ def decide(view: View, now: float) -> Decision:
     assessment = Assessment(
         AgentReport(view.node, view.boot_id, verdict, notices),
         _condition(verdict, faults, blind),
-        Memory(
-            view.boot_id,
-            view.position,
-            view.gaps,
-            tuple(standing[key] for key in sorted(standing)),
-            cloud.remembered(view.cloud),
-        ),
+        _memory(view, standing),
     )
-    return Decision((assessment,), verdict, _wake_at(view, now))
+    return Decision((assessment,), verdict, _wake_at(view, standing, now))
 
 
 def blindness(view: View, now: float) -> tuple[str, ...]:
@@ -300,13 +275,31 @@ def _blind(view: View, source: Source, now: float) -> str:
     return f"{source}: {view.problems.get(source, 'no answer yet' if last is None else 'no answer lately')}"
 
 
-def _forgotten(one: Standing, now: float) -> bool:
-    return one.fault.scope is Scope.PROCESS and now - one.last > PROCESS_FAULT_KEPT
+def _standing(view: View, now: float) -> Mapping[FaultKey, Fault]:
+    """What events told and nothing has ended, each in the light of the others; consequences are information."""
+    grouped = grouping.regroup(view.faults)
+    ends = {key: _over_at(view, key, fault) for key, fault in grouped.items()}
+    return {key: fault for key, fault in grouped.items() if (end := ends[key]) is None or end >= now}
 
 
-def _all_faults(view: View, standing: Mapping[FaultKey, Standing]) -> list[Fault]:
-    observed = (fault for faults in view.observed.values() for fault in faults)
-    return [*(one.fault for one in standing.values()), *observed, *cloud.standing(view.cloud)]
+def _over_at(view: View, key: FaultKey, fault: Fault) -> float | None:
+    quiet = quiet_of(fault)
+    return None if quiet is None else view.faults[key].last + quiet
+
+
+def _all_faults(view: View, standing: Mapping[FaultKey, Fault]) -> list[Fault]:
+    """What is told and what is seen; where two sources know the same fault, the worse account of it."""
+    told = (fault for fault in standing.values() if fault.severity is not Severity.INFO)
+    seen = (fault for faults in view.observed.values() for fault in faults)
+    every = [*told, *seen, *cloud.standing(view.cloud)]
+    return list({key_of(fault): fault for fault in sorted(every, key=_worst_first, reverse=True)}.values())
+
+
+def _memory(view: View, standing: Mapping[FaultKey, Fault]) -> Memory:
+    faults = tuple(view.faults[key] for key in sorted(standing))
+    good = tuple(Good(*key) for key in sorted(view.good))
+    names = tuple(Named(*pair) for pair in sorted(view.names.items()))
+    return Memory(view.boot_id, view.position, view.gaps, faults, good, names, cloud.remembered(view.cloud))
 
 
 def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:
@@ -331,7 +324,9 @@ def _degrades(fault: Fault) -> bool:
 def _notice(view: View, fault: Fault, now: float) -> Notice:
     left = None if fault.deadline is None else round(max(0.0, fault.deadline - now), 1)
     name = notice_id(view.boot_id, fault.code, fault.device)
-    return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, fault.detail, left)
+    other = view.names.get(fault.device)
+    detail = f"{fault.detail} [{other}]" if other else fault.detail
+    return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, detail, left)
 
 
 def notice_id(boot_id: str, code: str, device: str = NODE) -> str:
@@ -349,6 +344,7 @@ def _condition(verdict: Verdict, faults: list[Fault], blind: tuple[str, ...]) ->
     return Condition(status, told[0].code, "; ".join(f"{f.device}: {f.detail}" for f in told)[:1000])
 
 
-def _wake_at(view: View, now: float) -> float | None:
+def _wake_at(view: View, standing: Mapping[FaultKey, Fault], now: float) -> float | None:
     ends = [view.answered[source] + PATIENCE[source] for source in view.sources if source in view.answered]
-    return min((end for end in ends if end > now), default=None)
+    quiet = [_over_at(view, key, fault) for key, fault in standing.items()]
+    return min((end for end in (*ends, *quiet) if end is not None and end > now), default=None)

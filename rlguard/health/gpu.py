@@ -114,8 +114,8 @@ def xid_fault(catalogue: Catalogue, event: XidEvent) -> Fault:
     says the rest.
     """
     fault = catalogue.fault(Xid(event.pci, event.code, None, None, "told by NVML; the kernel log has the words"))
-    row = catalogue.rows.get(event.code)
-    return fault if row is None or row.nonfatal is None else dataclasses.replace(fault, severity=row.nonfatal)
+    nonfatal = catalogue.row(fault.code).nonfatal
+    return fault if nonfatal is None else dataclasses.replace(fault, severity=nonfatal)
 
 
 def _fold_snapshot(view: GpuView, look: Snapshot, at: float) -> GpuView:

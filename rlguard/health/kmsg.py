@@ -7,7 +7,7 @@ come as `\xNN`; lines after the first that start with a space are properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,11 +36,12 @@ class KernelRecord:
 class Gathered:
     """What a run of records amounts to. `position` is the last sequence number seen, None before the first.
 
+    `texts` are the texts that may tell something and how often each came, in the order in which they came last.
     `overruns` counts the places where records are missing, `lost` those records; `garbage` what was no record.
     """
 
     position: int | None
-    texts: tuple[str, ...]
+    texts: Mapping[str, int]
     records: int
     overruns: int
     lost: int
@@ -53,35 +54,43 @@ def parse_record(data: bytes) -> KernelRecord | None:
     if header is None:
         return None
     priority, sequence = int(header.group(1)), int(header.group(2))
-    text = data[header.end() : RECORD_LIMIT].split(b"\n", 1)[0].decode("utf-8", "replace")
-    return KernelRecord(priority >> 3, priority & 7, sequence, _ESCAPE.sub(_unescape, text))
+    return KernelRecord(priority >> 3, priority & 7, sequence, _text(data, header.end()))
 
 
-def gather(position: int | None, packets: Iterable[bytes], *, kernel_only: bool, about: bytes) -> Gathered:
-    """Sum up what was read after `position`. `texts` are those that contain `about`, each once, in order.
+def gather(
+    position: int | None, packets: Iterable[bytes], *, kernel_only: bool, about: Callable[[bytes], bool]
+) -> Gathered:
+    """Sum up what was read after `position`; `about` says which records' texts are wanted.
 
     Records up to `position` were seen before and are skipped, so that a log read from its start gives nothing twice.
     Without a position the first record is where looking began: what came before is no gap.
     """
-    texts: dict[str, None] = {}
+    texts: dict[str, int] = {}
     records = overruns = lost = garbage = 0
     broken = False
     for packet in packets:
         if packet == OVERRUN:
             broken = True
             continue
-        record = parse_record(packet)
-        if record is None:
+        header = _HEADER.match(packet)
+        if header is None:
             garbage += 1
             continue
-        if position is not None and record.sequence <= position:
+        sequence = int(header.group(2))
+        if position is not None and sequence <= position:
             continue
-        missing = 0 if position is None else record.sequence - position - 1
+        missing = 0 if position is None else sequence - position - 1
         overruns, lost, broken = overruns + (broken or missing > 0), lost + missing, False
-        position, records = record.sequence, records + 1
-        if about in packet and (record.facility == KERNEL or not kernel_only):
-            texts[record.text] = None
-    return Gathered(position, tuple(texts), records, overruns + broken, lost, garbage)
+        position, records = sequence, records + 1
+        if about(packet) and (int(header.group(1)) >> 3 == KERNEL or not kernel_only):
+            text = _text(packet, header.end())
+            texts[text] = texts.pop(text, 0) + 1
+    return Gathered(position, texts, records, overruns + broken, lost, garbage)
+
+
+def _text(data: bytes, start: int) -> str:
+    text = data[start:RECORD_LIMIT].split(b"\n", 1)[0].decode("utf-8", "replace")
+    return _ESCAPE.sub(_unescape, text) if "\\x" in text else text
 
 
 def _unescape(found: re.Match[str]) -> str:

@@ -27,12 +27,14 @@ class Xid:
 
 
 # PCI:0000:9b:00    0000:03:00    PCI:0018:01:00    0000:9b:00.0    00000000:9B:00.0
-_ADDRESS = r"(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+ADDRESS: Final = r"(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+"""A PCI address in any of these spellings, as one group of a pattern."""
+"""A PCI address in any spelling, in one group."""
 
 # NVRM: Xid (PCI:0000:c1:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) ...
 # NVRM: Xid (0000:03:00): 14, Channel 00000001
 # NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.
-_XID = re.compile(rf"NVRM: Xid \({_ADDRESS}\): ([0-9]{{1,5}})(?![0-9])(.*)", re.DOTALL)
+_XID = re.compile(rf"NVRM: Xid \({ADDRESS}\): ([0-9]{{1,5}})(?![0-9])(.*)", re.DOTALL)
 
 # , pid=7194, name=python3, Contained: SM (0x1). RST: No, D-RST: No
 # , pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -46,13 +48,14 @@ _WHO = re.compile(r",\s*pid=([^,]{0,32}),\s*(?:name=([^,]{0,64}),\s*)?", re.DOTA
 # NVRM: fallen off the bus and is not responding to commands.      (one record of three lines)
 # Logs that are cut at line feeds leave the last part alone: then no device is known.
 _FALLEN = re.compile(r"NVRM:.{0,400}fallen off the bus", re.DOTALL)
-_FALLEN_ADDRESS = re.compile(rf"GPU (?:at )?{_ADDRESS}")
+_FALLEN_ADDRESS = re.compile(rf"GPU (?:at )?{ADDRESS}")
 
 # NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)
 _RECOVERY = re.compile(r"recovery action changed from 0x[0-9a-fA-F]{1,8}[^)]{0,64}\)? to 0x([0-9a-fA-F]{1,8})")
 
 # NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (...)        RLW_RXPIPE Nonfatal XC0 i0 Link 13 (...)
-_NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
+_NONFATAL = re.compile(r"\bnon[- ]?fatal\b", re.IGNORECASE)
+_FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 
 
 def read_xid(line: str) -> Xid | None:
@@ -69,7 +72,7 @@ def read_xid(line: str) -> Xid | None:
 
 def normalise_pci(text: str) -> str | None:
     """Any spelling of a PCI address as `domain:bus:device`, lower case, four digits or more; None if it is none."""
-    found = re.fullmatch(_ADDRESS, text.strip())
+    found = re.fullmatch(ADDRESS, text.strip())
     if found is None:
         return None
     domain, bus, device = (int(part, 16) for part in found.group(1).split(".")[0].split(":"))
@@ -85,6 +88,11 @@ def recovery_action(text: str) -> int | None:
 def says_nonfatal(text: str) -> bool:
     """True when the line has the word "Nonfatal" (which contains "fatal")."""
     return _NONFATAL.search(text) is not None
+
+
+def says_fatal(text: str) -> bool:
+    """True when the line has the word "Fatal", and nowhere "Nonfatal"."""
+    return _FATAL.search(text) is not None and not says_nonfatal(text)
 
 
 def _read_fallen(line: str) -> Xid | None:

@@ -24,7 +24,8 @@ from rlguard.cluster.status import (
     status_to_json,
 )
 from rlguard.errors import BadConfigError
-from rlguard.model import CheckpointId, Incarnation, Incident, Member, Phase, Rung
+from rlguard.health.catalogue import builtin
+from rlguard.model import CheckpointId, Incarnation, Incident, Member, Phase, Rung, Severity
 from rlguard.policy import RANGES, OnGiveUp, parse_spec
 from rlguard_controller.authority import SECRET
 from rlguard_controller.webhookcert import CONFIGURATION, SERVICE
@@ -370,3 +371,17 @@ def test_every_value_is_in_the_schema() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert paths(values, schema) == []
     assert set(schema["properties"]) - {"global"} == set(values)
+
+
+def test_one_s_own_rows_of_the_fault_tables_reach_the_agent_as_it_reads_them() -> None:
+    assert ("ConfigMap", "rlguard-catalogue") not in objects()
+    rows = {"version": "mine", "rows": [{"code": "xid-63", "severity": "info"}]}
+    things = objects(f"agent.catalogue={json.dumps(rows)}")
+    text = things["ConfigMap", "rlguard-catalogue"]["data"]["rows.json"]
+    assert builtin(text).rows["xid-63"].rating[0] is Severity.INFO
+    pod = things["DaemonSet", "rlguard-agent"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    (path,) = (one["value"] for one in container["env"] if one["name"] == "RLGUARD_AGENT_CATALOGUE")
+    (mount,) = (one["mountPath"] for one in container["volumeMounts"] if one["name"] == "catalogue")
+    assert path == f"{mount}/rows.json"
+    assert pod["metadata"]["annotations"]["rlguard.io/catalogue"]

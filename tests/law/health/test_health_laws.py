@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlguard.health.assess import (
-    FAULT_LIMIT,
     Answered,
     Assessment,
     CannotLook,
@@ -27,7 +26,9 @@ from rlguard.health.assess import (
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import Fault
 from rlguard.health.kmsg import gather
+from rlguard.health.lines.dispatch import worth_reading
 from rlguard.health.spot import Hint, NoNotice, Reclaim, Unreadable
+from rlguard.health.standing import FAULT_LIMIT
 from rlguard.messages import AgentReport
 from rlguard.model import Repair, Scope, Severity, Verdict
 from rlguard.wire import decode, encode, from_json, to_json
@@ -127,12 +128,13 @@ def test_the_same_line_eight_hundred_thousand_times_is_one_notice() -> None:
     view, position, text = start(), None, "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus."
     for first in range(0, 800_000, 8000):
         packets = [f"4,{number},1,-;{text}\n".encode() for number in range(first, first + 8000)]
-        gathered = gather(position, packets, kernel_only=True, about=b"NVRM")
+        gathered = gather(position, packets, kernel_only=True, about=worth_reading)
         position = gathered.position
-        faults = tuple(fault for line in gathered.texts if (fault := TABLE.read(line)) is not None)
-        view = fold(view, KernelRead(float(first), position, faults, gathered.overruns, caught_up=True))
+        told = tuple(fact for line, count in gathered.texts.items() for fact in TABLE.read_line(line, count))
+        view = fold(view, KernelRead(float(first), position, told, gathered.overruns, caught_up=True))
     assert [notice.code for notice in judge(view, 1.0).report.notices] == ["xid-79"]
     assert view.position == 799_999
+    assert view.faults["xid-79", "0000:05:00"].count == 800_000
 
 
 def test_lines_that_anyone_could_write_do_not_fill_memory_nor_push_out_what_is_fatal() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from rlguard.health.assess import (
     PATIENCE,
-    PROCESS_FAULT_KEPT,
     Answered,
     Assessment,
     CannotLook,
@@ -26,6 +25,7 @@ from rlguard.health.assess import (
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import Fault
 from rlguard.health.spot import Hint, NoNotice, Reclaim, Unreadable
+from rlguard.health.standing import PROCESS_FAULT_KEPT
 from rlguard.model import Repair, Scope, Severity, Verdict
 
 ALL = frozenset(Source)

@@ -109,5 +109,5 @@ def test_a_fault_without_device_is_the_node_s() -> None:
     ],
 )
 def test_a_damaged_table_is_refused_with_words(text: str) -> None:
-    with pytest.raises(BadConfigError, match="Xid table"):
-        parse(text)
+    with pytest.raises(BadConfigError, match="fault table"):
+        parse([text])

@@ -14,7 +14,7 @@ def record(sequence: int, text: str = "NVRM: x", priority: int = 4) -> bytes:
 
 
 def look(position: int | None, *packets: bytes, kernel_only: bool = True) -> Gathered:
-    return gather(position, packets, kernel_only=kernel_only, about=b"NVRM")
+    return gather(position, packets, kernel_only=kernel_only, about=lambda packet: b"NVRM" in packet)
 
 
 def test_a_record_is_facility_level_sequence_and_text() -> None:
@@ -64,18 +64,23 @@ def test_an_overrun_is_one_gap_with_its_jump_and_counts_even_at_the_end() -> Non
 
 def test_records_up_to_the_position_are_not_seen_again() -> None:
     seen = look(6, record(5, "NVRM: a"), record(6, "NVRM: b"), record(7, "NVRM: c"))
-    assert (seen.texts, seen.records, seen.overruns) == (("NVRM: c",), 1, 0)
+    assert (seen.texts, seen.records, seen.overruns) == ({"NVRM: c": 1}, 1, 0)
 
 
 def test_only_the_kernel_is_believed_unless_told_otherwise() -> None:
     forged = record(1, priority=12)
-    assert look(None, forged).texts == ()
-    assert look(None, forged, kernel_only=False).texts == ("NVRM: x",)
+    assert look(None, forged).texts == {}
+    assert look(None, forged, kernel_only=False).texts == {"NVRM: x": 1}
 
 
-def test_texts_are_those_asked_for_each_once_and_garbage_is_counted() -> None:
+def test_texts_are_those_asked_for_each_with_its_count_and_garbage_is_counted() -> None:
     seen = look(None, record(1), b"what", record(2), record(3, "other"))
-    assert (seen.texts, seen.garbage, seen.position) == (("NVRM: x",), 1, 3)
+    assert (seen.texts, seen.garbage, seen.position) == ({"NVRM: x": 2}, 1, 3)
+
+
+def test_texts_stand_in_the_order_in_which_they_came_last() -> None:
+    seen = look(None, record(1, "NVRM: down"), record(2, "NVRM: up"), record(3, "NVRM: down"))
+    assert list(seen.texts.items()) == [("NVRM: up", 1), ("NVRM: down", 2)]
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(0, 30))
