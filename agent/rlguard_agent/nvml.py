@@ -88,10 +88,11 @@ class GpuSource:
 
     async def _look(self) -> None:
         self._kicked.clear()
-        self._take(await self.nvml.look(fresh=self._view.is_incomplete))
+        began = boottime()
+        self._take(await self.nvml.look(fresh=self._view.is_incomplete), began)
 
-    def _take(self, look: Look) -> None:
-        was_hung, at = self._view.hung is not None, boottime()
+    def _take(self, look: Look, at: float) -> None:
+        was_hung = self._view.hung is not None
         self._view = fold(self._view, look, at)
         # A driver that hangs is seen to hang once; from then on nothing is seen.
         if not self._view.problem or (isinstance(look, Hung) and not was_hung):
@@ -110,7 +111,7 @@ class GpuSource:
         while not self._kicked.is_set() and (left := until - boottime()) > 0:
             told = await self.nvml.events(min(left, EVENTS_FOR))
             if not isinstance(told, Events):
-                self._take(told)
+                self._take(told, boottime())
                 return
             if told.events:
                 found = tuple(xid_fault(self._catalogue, event) for event in told.events)

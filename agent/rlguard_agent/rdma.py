@@ -136,7 +136,8 @@ class RdmaSource:
 
     async def _look(self) -> None:
         self.looks += 1
-        due = boottime() >= self._counters_due
+        began = boottime()
+        due = began >= self._counters_due
         try:
             files = await self._client.look(self._counters if due else (), self._within_s)
         except HungError as error:
@@ -147,8 +148,8 @@ class RdmaSource:
         else:
             if due:
                 self._counters_due = boottime() + COUNTERS_EVERY
-            self._view = fold(self._view, read_snapshot(files), boottime())
-            self._tell(Observed(Source.RDMA, boottime(), faults(self._view)))
+            self._view = fold(self._view, read_snapshot(files), began)
+            self._tell(Observed(Source.RDMA, began, faults(self._view)))
             self._log_unknown()
             self._keep()
 

@@ -3,7 +3,8 @@
 - The same fault is one fault, however often and in whatever order it is told; its notice has one id for one boot.
 - A fault that an event told is gone when its own rule says so (`faults.Clears`), at the latest with another boot, which
   is another view; one that a source looks at again and again stands as long as it is seen.
-- Blind is UNKNOWN: a source that has not answered lately, and a hole in the kernel log that nobody can fill.
+- Blind is UNKNOWN: a source that has not answered lately, and a hole in the kernel log until what the missing records
+  could have told has been looked for on the devices themselves.
 
 All moments are seconds of this machine's CLOCK_BOOTTIME.
 """
@@ -46,6 +47,10 @@ PATIENCE: Final[Mapping[Source, float]] = {
     Source.HOST: 30.0,
 }
 """A source whose last answer is older, in seconds, is blind; each answers several times within that."""
+RESCANS: Final = (Source.GPU, Source.RDMA)
+"""These look at the devices that the kernel log tells of. Without the first nobody can fill a hole in it."""
+HUNG: Final = frozenset({"nvml-hung", "rdma-hung"})
+"""A source that tells one of these did not see its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class CloudSaid:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a source sees wrong now; what it saw before and does not any more is over."""
+    """Everything that a source sees wrong since it began to look at `at`; what it does not see any more is over."""
 
     source: Source
     at: float
@@ -113,7 +118,8 @@ class View:
     """All that is known of one node on one boot. `sources` are those configured, and those that ever told anything.
 
     `good` are devices that an event told to be good at something: what could go wrong with it was over, or never was.
-    `names` are other names of devices, for people: the UUIDs of GPUs.
+    `names` are other names of devices, for people: the UUIDs of GPUs. `gaps`: holes in the kernel log, the newest known
+    since `gap_at`, behind which not all devices were `scanned` yet.
     """
 
     node: str
@@ -126,6 +132,8 @@ class View:
     problems: Mapping[Source, str] = field(default_factory=dict)
     position: int | None = None
     gaps: int = 0
+    gap_at: float = 0.0
+    scanned: Mapping[Source, float] = field(default_factory=dict)
     good: frozenset[FaultKey] = frozenset()
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -210,7 +218,7 @@ def _fold(view: View, fact: Fact) -> View:
             return _fold_cloud(view, fact)
         case Observed(source, at, faults):
             seen = {**view.observed, source: faults[:FAULT_LIMIT]}
-            return dataclasses.replace(_answered(view, source, at), observed=seen)
+            return _scanned(dataclasses.replace(_answered(view, source, at), observed=seen), fact)
         case Happened(_, at, faults):
             return _with_told(view, faults, at)
 
@@ -221,10 +229,20 @@ def _answered(view: View, source: Source, at: float) -> View:
     return dataclasses.replace(view, answered={**view.answered, source: newest}, problems=problems)
 
 
+def _scanned(view: View, fact: Observed) -> View:
+    if fact.source not in RESCANS or any(fault.code in HUNG for fault in fact.faults):
+        return view
+    scanned = {**view.scanned, fact.source: max(fact.at, view.scanned.get(fact.source, fact.at))}
+    looking = [source for source in RESCANS if source in view.sources]
+    filled = Source.GPU in looking and all(scanned.get(source, 0.0) > view.gap_at for source in looking)
+    return dataclasses.replace(view, scanned=scanned, gaps=0 if filled else view.gaps)
+
+
 def _fold_kernel(view: View, fact: KernelRead) -> View:
     seen = _answered(view, Source.KERNEL, fact.at) if fact.caught_up else view
     position = max((p for p in (view.position, fact.position) if p is not None), default=None)
-    seen = dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps)
+    gap_at = max(view.gap_at, fact.at) if fact.gaps else view.gap_at
+    seen = dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps, gap_at=gap_at)
     return _with_told(seen, fact.told, fact.at)
 
 

@@ -105,9 +105,47 @@ def test_a_source_says_why_it_is_blind() -> None:
     assert "kernel-log: no permission" in judge(view, NOW + 20).condition.message
 
 
-def test_a_hole_in_the_kernel_log_is_never_healthy_again_on_this_boot() -> None:
-    view = seen(*LOOKED, kernel(gaps=1), kernel())
+def scans(at: float, *faults: Fault, sources: tuple[Source, ...] = (Source.GPU, Source.RDMA)) -> list[Fact]:
+    """GPUs and ports are looked at, from `at` on."""
+    return [Observed(source, at, faults) for source in sources]
+
+
+def test_a_hole_in_the_kernel_log_is_no_health_until_the_devices_were_looked_at() -> None:
+    hole = [*LOOKED, kernel(gaps=1, at=NOW), kernel(at=NOW)]
+    assert judge(seen(*hole)).report.verdict is Verdict.UNKNOWN
+    assert judge(seen(*hole, *scans(NOW + 1))).report.verdict is Verdict.HEALTHY
+    assert judge(seen(*hole, *scans(NOW + 1), kernel(gaps=1, at=NOW + 2))).report.verdict is Verdict.UNKNOWN
+
+
+def test_a_look_that_began_before_the_hole_was_known_does_not_fill_it() -> None:
+    view = seen(*LOOKED, kernel(gaps=1, at=NOW), *scans(NOW - 1))
     assert judge(view).report.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("looked", [Source.GPU, Source.RDMA])
+def test_a_hole_is_filled_by_every_source_that_looks_at_devices_and_no_fewer(looked: Source) -> None:
+    view = seen(*LOOKED, kernel(gaps=1, at=NOW), *scans(NOW + 1, sources=(looked,)))
+    assert judge(view).report.verdict is Verdict.UNKNOWN
+
+
+def test_a_driver_that_hangs_fills_no_hole() -> None:
+    hung = Fault("nvml-hung", "node", Severity.WARNING, Scope.GPU, Repair.NONE, "no answer")
+    view = seen(*LOOKED, kernel(gaps=1, at=NOW), *scans(NOW + 1, hung))
+    assert judge(view).report.verdict is Verdict.UNKNOWN
+
+
+def test_where_nothing_looks_at_gpus_a_hole_in_the_kernel_log_is_never_healthy_again_on_this_boot() -> None:
+    blind = ALL - {Source.GPU}
+    facts = [fact for fact in LOOKED if fact != Answered(Source.GPU, NOW)]
+    view = seen(*facts, kernel(gaps=1, at=NOW), *scans(NOW + 1, sources=(Source.RDMA,)), sources=blind)
+    assert judge(view).report.verdict is Verdict.UNKNOWN
+
+
+def test_a_hole_from_before_a_restart_is_filled_by_the_first_looks_after_it() -> None:
+    before = judge(seen(*LOOKED, kernel(gaps=1, at=NOW))).memory
+    again = reduce(fold, LOOKED, recall(seen(), before))
+    assert judge(again).report.verdict is Verdict.UNKNOWN
+    assert judge(reduce(fold, scans(NOW + 1), again)).report.verdict is Verdict.HEALTHY
 
 
 def test_a_fatal_xid_is_a_notice_and_costs_the_node() -> None:
