@@ -18,7 +18,7 @@ from rlguard_chaos.narrate import Narrator
 
 STEADY_WITHIN: Final = 180.0
 """Seconds a job may take to become Running before an experiment begins."""
-STEPLESS_WITHIN: Final = 60.0
+STEPLESS_WITHIN: Final = 40.0
 """Seconds a job may be Running before it has told a step; without the training hook it never tells one."""
 HOOK_HINT: Final = "is the training hook at work? See 'kubectl describe guard'"
 LOOK_EVERY: Final = 0.25

@@ -81,7 +81,7 @@ def full(job: Job) -> Iterator[str]:
         ballast.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("trouble", [denied, full])
+@pytest.mark.parametrize("trouble", [pytest.param(denied, marks=pytest.mark.soak), full])
 def test_a_checkpoint_folder_that_takes_no_writes_costs_no_step_until_it_is_needed_and_nothing_committed(
     job: Job, trouble: Callable[[Job], contextlib.AbstractContextManager[str]]
 ) -> None:
