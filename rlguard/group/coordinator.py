@@ -35,6 +35,8 @@ from rlguard.policy import HEARTBEAT, SUSPECT
 
 AWAKE_EVERY: Final = 1.0
 """Often enough, in seconds, to note that this process is awake."""
+FORGOTTEN_AFTER: Final = 60.0
+"""Seconds after which a notice that stands no more is forgotten; a restarted agent has looked at everything by then."""
 COMMIT_TRIES: Final = 5
 """A commit is tried so often in its own folder; then the flush is given up and begun anew."""
 
@@ -158,12 +160,11 @@ def _member_heard(view: View, fact: coordinator_facts.MemberHeard) -> View:
     report = fact.report
     uid = report.member.uid
     members = {**view.members, uid: Heard(report, fact.at)}
-    notices = {(uid, notice.id): fact.at for notice in report.notices if (uid, notice.id) not in view.noticed}
+    view = _notice(view, uid, {(uid, notice.id) for notice in report.notices}, fact.at)
     order = report.stage.order if report.stage else 0
     view = replace(
         view,
         members=members,
-        noticed={**view.noticed, **notices} if notices else view.noticed,
         stage_order=max(view.stage_order, order),
         hook_seen=view.hook_seen or report.heartbeat_age is not None,
         reshardable=view.reshardable or report.reshardable,
@@ -172,6 +173,26 @@ def _member_heard(view: View, fact: coordinator_facts.MemberHeard) -> View:
     if attempt is None or report.incarnation != attempt.incarnation or uid not in attempt.world.uids:
         return view
     return replace(view, attempt=progress(view, attempt, report, fact.at))
+
+
+def _notice(view: View, uid: str, standing: set[tuple[str, str]], at: float) -> View:
+    """A notice that stands no more is forgotten after a while: its fault may come again, and is news then.
+
+    Not at once: an agent that was restarted tells some faults only when it has looked again.
+    """
+    known = {pair for pair in view.noticed if pair[0] == uid}
+    if standing == known and not view.missed:
+        return view
+    missed = {pair: since for pair, since in view.missed.items() if pair[0] != uid}
+    missed |= {pair: view.missed.get(pair, at) for pair in known - standing}
+    over = {pair for pair, since in missed.items() if at - since >= FORGOTTEN_AFTER}
+    noticed = {**view.noticed, **dict.fromkeys(standing - known, at)}
+    return replace(
+        view,
+        noticed={pair: since for pair, since in noticed.items() if pair not in over},
+        missed={pair: since for pair, since in missed.items() if pair not in over},
+        handled=view.handled - over,
+    )
 
 
 def _grant_heard(view: View, fact: coordinator_facts.GrantHeard) -> View:

@@ -169,9 +169,9 @@ class View:
 
     `born`: when its process began; `awake_at`: the time of the newest fact, about; `size`: members of the group by its
     LWS; `before`: the last attempt that ran, while `attempt` is still being started; `held_out`: the controller did not
-    recreate the group in time; `noticed`: when each (UID, notice id) was first heard; `handled`: notices that the
-    controller has judged by a grant; `uncertain`: commits that our own next claim made void, unless its record names
-    them (C2).
+    recreate the group in time; `noticed`: when each (UID, notice id) was first heard; `missed`: since when those of
+    them stand no more; `handled`: notices that the controller has judged by a grant; `uncertain`: commits that our own
+    next claim made void, unless its record names them (C2).
     """
 
     own_uid: str
@@ -211,6 +211,7 @@ class View:
     save: Save | None = None
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
     noticed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    missed: Mapping[tuple[str, str], float] = field(default_factory=dict)
     handled: frozenset[tuple[str, str]] = frozenset()
     recreate: str | None = None
     held_out: bool = False

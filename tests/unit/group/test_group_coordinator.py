@@ -178,6 +178,25 @@ def test_a7_a_group_that_gets_no_changed_world_goes_on_in_the_one_it_has() -> No
     assert rig.view.attempt.incarnation == X2
 
 
+def test_a_fault_that_was_over_and_comes_again_is_acted_on_again() -> None:
+    rig = Rig().started()
+    rig.train(30)
+    rig.change(1, notices=(fatal(),))
+    rig.pass_time(20)
+    rig.train(10)
+    rig.pass_time(160)
+    assert rig.view.mode is Mode.RUNNING, "the controller left it where it is"
+    rig.change(1, notices=())
+    rig.train(60)  # half a minute
+    rig.change(1, notices=(fatal(),))
+    rig.train(5)
+    assert rig.report().phase is Phase.RUNNING, "an agent that was restarted needs a moment to see what it saw"
+    rig.change(1, notices=())
+    rig.train(140)
+    rig.change(1, notices=(fatal(),))
+    assert rig.report().phase is Phase.SAVING
+
+
 def test_a9_a_member_that_runs_untouched_makes_everybody_run_untouched() -> None:
     rig = Rig(controller=False)
     rig.reports[rig.members[1].uid] = report(rig.members[1], ranks=Ranks.RUNNING, untouched=True)
