@@ -194,18 +194,20 @@ class Performer:
         taint = {"key": KEY, "value": action.value, "effect": EFFECT}
         whole: Json = {"op": "add", "path": "/spec/taints", "value": [taint]}
         one_more: Json = {"op": "add", "path": "/spec/taints/-", "value": taint}
-        if await self._change_node(action, whole if action.first else one_more):
+        if await self._change_node(action, [whole if action.first else one_more]):
             self._log.info("a node was tainted", node=action.node, value=action.value, reason=action.reason)
 
     async def _remove_taint(self, action: RemoveTaint) -> None:
-        if await self._change_node(action, {"op": "remove", "path": f"/spec/taints/{action.place}"}):
+        path = f"/spec/taints/{action.place}"
+        is_ours: Json = {"op": "test", "path": f"{path}/key", "value": KEY}
+        if await self._change_node(action, [is_ours, {"op": "remove", "path": path}]):
             self._log.info("a node's taint was taken off", node=action.node, reason=action.reason)
 
-    async def _change_node(self, action: AddTaint | RemoveTaint, change: Json) -> bool:
+    async def _change_node(self, action: AddTaint | RemoveTaint, changes: list[Json]) -> bool:
         """True if it was done; False if the Node has changed meanwhile or is gone: the watch brings what it is now."""
         version = {"op": "replace", "path": "/metadata/resourceVersion", "value": action.resource_version}
         try:
-            answer = await self._kube.patch(node_path(action.node), [version, change], JSON_PATCH)
+            answer = await self._kube.patch(node_path(action.node), [version, *changes], JSON_PATCH)
         except (ConflictError, NotFoundError):
             return False
         node = node_of(answer)

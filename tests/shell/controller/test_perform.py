@@ -169,6 +169,12 @@ async def test_only_our_taint_is_taken_off(stage: Stage) -> None:
     assert taints(stage) == [THEIRS, other]
 
 
+async def test_a_taint_that_is_not_ours_is_not_taken_off_whatever_its_place(stage: Stage) -> None:
+    version = stage.api.put(NODE, {"spec": {"taints": [OURS, THEIRS]}})["metadata"]["resourceVersion"]
+    await stage.do(RemoveTaint("a", version, 1, "its agent says healthy"))
+    assert taints(stage) == [OURS, THEIRS]
+
+
 async def test_a_node_that_has_changed_meanwhile_is_not_touched(stage: Stage) -> None:
     await stage.do(taint(stage, THEIRS, version="0"))
     assert taints(stage) == [THEIRS]

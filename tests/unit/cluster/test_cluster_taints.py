@@ -11,8 +11,10 @@ from rlguard.cluster.actions import AddTaint, RemoveTaint
 from rlguard.cluster.context import Clock
 from rlguard.cluster.decide import NODES, decide
 from rlguard.cluster.facts import AgentHeard, Kind, LeaseTaken, Listed, Node, Seen, Taint
-from rlguard.cluster.taints import EFFECT, KEY, POOL_LABELS, SETTLE, TaintPolicy, value_of
+from rlguard.cluster.taints import EFFECT, KEY, POOL_LABELS, REMEDIATOR, SETTLE, TaintPolicy, remediators, value_of
 from rlguard.cluster.view import View, fold
+from rlguard.health import assess
+from rlguard.health.remediators import PREFIX, acting_on
 from rlguard.messages import AgentReport
 from rlguard.model import Notice, Repair, Scope, Severity, Verdict
 
@@ -264,6 +266,16 @@ def test_a_watch_event_from_before_our_own_patch_changes_nothing() -> None:
 )
 def test_any_code_becomes_a_value_that_kubernetes_takes(code: str, value: str) -> None:
     assert value_of(code) == value
+
+
+def test_an_agents_report_names_the_others_that_act_on_its_node_and_stays_healthy() -> None:
+    marked = acting_on({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}})
+    seen = assess.fold(
+        assess.View("a", "b", frozenset({assess.Source.NODE})), assess.Observed(assess.Source.NODE, 1.0, marked)
+    )
+    report = assess.decide(seen, 1.0).actions[0].report
+    assert REMEDIATOR == PREFIX
+    assert (report.verdict, remediators(report)) == (Verdict.HEALTHY, ("karpenter",))
 
 
 def broken_worker(*others: Notice) -> Cluster:
