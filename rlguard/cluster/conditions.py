@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rlguard.cluster.actions import Event
 from rlguard.cluster.facts import Job
 from rlguard.cluster.identity import NO_ROOT
-from rlguard.cluster.status import Condition, DeleteKind, GroupStatus, GuardStatus, Until
+from rlguard.cluster.status import STEPPED_BACK, Condition, DeleteKind, GroupStatus, GuardStatus, Until
 from rlguard.cluster.view import View
 from rlguard.model import GroupKey, Phase
 
@@ -26,7 +26,7 @@ ORDER = (
     Phase.COMPLETED,
 )
 """The phase of a job is that of its worst group, in this order."""
-TOLD = ("NoCheckpointRoot", "Held", "SteppedBack")
+TOLD = ("NoCheckpointRoot", "Held", STEPPED_BACK)
 """Conditions that are told by an Event, too, when they become true."""
 
 
@@ -40,8 +40,8 @@ def phase_of(groups: Iterable[GroupStatus], before: Phase) -> Phase:
 class Findings:
     """What is known of a job beside its groups: a spec that cannot be read, and why actions are held.
 
-    `stepped_back`: which of the nodes it avoids are left to another remediator, empty for none; None: nodes are not
-    tainted at all.
+    `stepped_back`: a sentence about the nodes it avoids that are left to another remediator, empty for none; None:
+    nodes are not tainted at all.
     """
 
     bad_spec: str | None
@@ -139,9 +139,8 @@ def _gave_up(groups: tuple[GroupStatus, ...]) -> Condition:
 def _stepped_back(left: str | None) -> tuple[Condition, ...]:
     if left is None:
         return ()
-    message = f"another remediator acts on {left}: the job stays away, the node gets no taint of ours"
     nobody = "no other remediator acts on a node that this job avoids"
-    return (_flag("SteppedBack", bool(left), "AnotherRemediator", message if left else nobody),)
+    return (_flag(STEPPED_BACK, bool(left), "AnotherRemediator", left or nobody),)
 
 
 def events_between(old: GuardStatus, new: GuardStatus) -> tuple[Event, ...]:

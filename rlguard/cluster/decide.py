@@ -76,7 +76,7 @@ def _decide_job(view: View, job: Job, clock: Clock, held: str | None, taints: Ta
         return
     spec, bad_spec = _spec(seen)
     contexts = {index: _context(view, job, spec, clock, seen, held, index) for index in range(_groups(job))}
-    left = None if taints is None else stepped_back(view, [entry.node for entry in seen.guard.status.avoid])
+    left = stepped_back(view, seen.guard.status) if taints is not None else None
     desired = _desired(view, job, seen, contexts, Findings(bad_spec, held, left), clock)
     if _worth_writing(seen, desired, clock):
         stored = seen.guard.status

@@ -17,6 +17,7 @@ from typing import Final
 from rlguard.cluster.actions import AddTaint, RemoveTaint
 from rlguard.cluster.avoidance import CAN_WORK
 from rlguard.cluster.facts import Node
+from rlguard.cluster.status import STEPPED_BACK, GuardStatus
 from rlguard.cluster.view import View
 from rlguard.messages import AgentReport
 from rlguard.model import Notice, Repair, Scope, Severity, Verdict
@@ -76,7 +77,8 @@ def taint_actions(
 ) -> tuple[tuple[AddTaint | RemoveTaint, ...], str]:
     """What to do about taints now, and why not more. All that is added at once fits into the shares."""
     removals = tuple(_removals(view, now))
-    wanted = {node.name: code for node in view.nodes.values() if (code := _code(view, node, now)) is not None}
+    lost = [name for name, heard in view.agents.items() if heard.report.verdict is Verdict.LOST and name in view.nodes]
+    wanted = {name: code for name in lost if (code := _code(view, view.nodes[name], now)) is not None}
     if not wanted:
         return removals, "no node is to be tainted"
     hindered = held or ("this controller leads since a moment only" if _unsettled(view, now) else None)
@@ -99,9 +101,8 @@ def _fresh_report(view: View, node: str, now: float) -> AgentReport | None:
 
 
 def _removals(view: View, now: float) -> Iterable[RemoveTaint]:
-    for node in view.nodes.values():
-        place = place_of_ours(node)
-        report = _fresh_report(view, node.name, now) if place is not None else None
+    for node in [node for node in view.nodes.values() if node.taints]:
+        place, report = place_of_ours(node), _fresh_report(view, node.name, now)
         if place is not None and report is not None and report.verdict in CAN_WORK:
             yield RemoveTaint(node.name, node.resource_version, place, f"its agent says {report.verdict.value}")
 
@@ -139,11 +140,16 @@ def remediators(report: AgentReport) -> tuple[str, ...]:
     )
 
 
-def stepped_back(view: View, nodes: Iterable[str]) -> str:
-    """Which of these nodes are left to whom, empty if none is."""
+def stepped_back(view: View, stored: GuardStatus) -> str:
+    """Which of the nodes that a job avoids are left to whom, as a sentence; empty if none is."""
+    nodes = [entry.node for entry in stored.avoid]
+    said = next((c.message for c in stored.conditions if (c.type, c.status) == (STEPPED_BACK, "True")), "")
+    if said and any(name not in view.agents for name in nodes):
+        return said  # not yet heard by this controller: no reason to take it back, and then to tell it again
     heard = {name: view.agents[name].report for name in nodes if name in view.agents}
     others = {name: remediators(report) for name, report in heard.items()}
-    return _listed(f"{name} ({', '.join(names)})" for name, names in others.items() if names)
+    left = _listed(f"{name} ({', '.join(names)})" for name, names in others.items() if names)
+    return f"another remediator acts on {left}: the job stays away, the node gets no taint of ours" if left else ""
 
 
 def _within_shares(view: View, policy: TaintPolicy, names: list[str]) -> tuple[list[str], list[str]]:

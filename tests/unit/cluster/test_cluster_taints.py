@@ -299,6 +299,25 @@ def test_a_guard_says_once_that_a_node_it_avoids_is_left_to_another_remediator()
     assert told.startswith("another remediator acts on b (karpenter)")
 
 
+def test_another_controller_does_not_say_it_again() -> None:
+    cluster = broken_worker(BY_OTHERS)
+    cluster.nodes["b"].cut = True
+    cluster.start_controller()
+    cluster.run(10)
+    cluster.nodes["b"].cut = False
+    cluster.run(10)
+    assert cluster.condition("SteppedBack") == ("True", "AnotherRemediator")
+    assert cluster.events.count("SteppedBack") == 1
+
+
+def test_when_the_other_remediator_is_done_the_guard_takes_it_back() -> None:
+    cluster = broken_worker(BY_OTHERS)
+    cluster.nodes["b"].notices = (notice(),)
+    cluster.run(5)
+    assert cluster.condition("SteppedBack") == ("False", "AsExpected")
+    assert {action.node for action in cluster.actions(AddTaint)} == {"b"}
+
+
 def test_without_another_remediator_the_guard_says_so_and_the_node_is_tainted() -> None:
     cluster = broken_worker()
     assert {action.node for action in cluster.actions(AddTaint)} == {"b"}
