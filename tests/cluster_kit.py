@@ -29,6 +29,7 @@ from rlguard.cluster.facts import (
     Written,
 )
 from rlguard.cluster.status import GroupStatus, GuardStatus, parse_status, status_to_json
+from rlguard.cluster.taints import TaintPolicy
 from rlguard.cluster.view import View, fold
 from rlguard.messages import AgentReport, Exclusion, Grant, GroupReport, PodReport
 from rlguard.model import CheckpointId, GroupKey, Incarnation, Member, Notice, Phase, Repair, Scope, Severity, Verdict
@@ -81,6 +82,7 @@ class Cluster:
     kubelets_renew: bool = True
     injector: bool = True
     refused: bool = False
+    taints: TaintPolicy | None = None
 
     def __post_init__(self) -> None:
         self.uids, self.versions = count(1), count(1)
@@ -114,7 +116,7 @@ class Cluster:
 
     def decide(self) -> None:
         """One decision and its actions."""
-        for action in decide(self.view, Clock(self.now, 1.8e9 + self.now)).actions:
+        for action in decide(self.view, Clock(self.now, 1.8e9 + self.now), self.taints).actions:
             self.perform(action)
 
     def perform(self, action: Any) -> None:

@@ -91,9 +91,10 @@ class Controller:
     async def _lead(self, kube: Kube, election: Election) -> None:
         """One turn as the leader: a fresh view, so that every silence is counted from now (A4)."""
         links = Links(boottime)
+        taints = self._settings.taints
         performer = Performer(kube, links, election.holding, boottime, self._log)
         driver: Driver[View, Fact] = Driver(
-            View(), fold, lambda view, now: decide(view, Clock(now, wall())), performer.perform, boottime
+            View(), fold, lambda view, now: decide(view, Clock(now, wall()), taints), performer.perform, boottime
         )
         links.tell = performer.tell = driver.tell
         async with AsyncExitStack() as stack:

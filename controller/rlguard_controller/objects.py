@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rlguard.cluster.facts import Guard, Job, JobKey, Kind, KubeletLease, Node, Pod, Thing
+from rlguard.cluster.facts import Guard, Job, JobKey, Kind, KubeletLease, Node, Pod, Taint, Thing
 from rlguard.cluster.status import parse_status
 from rlguard.model import GUARD_LABEL, GroupKey
 from rlguard_controller.mutate import AVOID, INJECTED, UNGUARDED
@@ -27,6 +27,11 @@ WAITS_LENGTH: Final = 300
 def guard_path(key: JobKey) -> str:
     """A job's Guard."""
     return f"/apis/{GUARD_API}/namespaces/{key.namespace}/guards/{key.name}"
+
+
+def node_path(name: str) -> str:
+    """A Node."""
+    return f"/api/v1/nodes/{name}"
 
 
 def job_path(key: JobKey) -> str:
@@ -105,9 +110,15 @@ def _condition(status: Mapping[str, Any], kind: str) -> tuple[str, str]:
 
 def node_of(thing: Json) -> Node | None:
     """A Node as a fact."""
-    status = thing.get("status") or {}
-    ready = {"True": True, "False": False}.get(_condition(status, "Ready")[0])
-    return Node(thing["metadata"]["name"], ready, (status.get("nodeInfo") or {}).get("bootID", ""))
+    meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
+    return Node(
+        name=meta["name"],
+        ready={"True": True, "False": False}.get(_condition(status, "Ready")[0]),
+        boot_id=(status.get("nodeInfo") or {}).get("bootID", ""),
+        labels=meta.get("labels") or {},
+        taints=tuple(Taint(t["key"], t.get("value") or "", t["effect"]) for t in spec.get("taints") or ()),
+        resource_version=meta.get("resourceVersion", ""),
+    )
 
 
 def lease_of(thing: Json) -> KubeletLease | None:

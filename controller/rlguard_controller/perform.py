@@ -11,13 +11,24 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
-from rlguard.cluster.actions import Action, DeletePod, EnsureGuard, Event, ScaleJob, TellGrant, WriteStatus
+from rlguard.cluster.actions import (
+    Action,
+    AddTaint,
+    DeletePod,
+    EnsureGuard,
+    Event,
+    RemoveTaint,
+    ScaleJob,
+    TellGrant,
+    WriteStatus,
+)
 from rlguard.cluster.facts import Fact, JobKey, Seen, Written
 from rlguard.cluster.status import status_to_json
+from rlguard.cluster.taints import EFFECT, KEY
 from rlguard.decision import Decision
 from rlguard.io.kube import JSON_PATCH, ConflictError, Json, Kube, KubeError, NotFoundError
 from rlguard_controller.links import Links
-from rlguard_controller.objects import GUARD_API, LWS_API, guard_of, guard_path, job_path, pod_path
+from rlguard_controller.objects import GUARD_API, LWS_API, guard_of, guard_path, job_path, node_of, node_path, pod_path
 
 PAUSE: Final = 1.0
 """Seconds before a failed action is tried again; a deletion that was accepted is repeated after `REPEAT`."""
@@ -27,6 +38,7 @@ BATCH: Final = 0.02
 """Seconds between two decisions: the reports of a thousand pods are then judged together."""
 EVENT_LENGTH: Final = 1024
 """The API server refuses longer Event messages."""
+ADDING: Final = "add taint"
 COMPONENT: Final = "rlguard-controller"
 
 
@@ -51,10 +63,12 @@ class Performer:
         self._say(decision.why)
         now = self._now()
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
+        # What is added in one decision fits into the shares; with more on its way already it might not.
+        adding = any(name[0] == ADDING for name in self._running)
         for action in decision.actions:
             if isinstance(action, TellGrant):
                 self._links.grant(action.uid, action.grant)
-            else:
+            elif not (adding and isinstance(action, AddTaint)):
                 self._start(action)
         await asyncio.sleep(BATCH)
 
@@ -106,6 +120,10 @@ class Performer:
                 await self._scale(action)
             case TellGrant():
                 self._links.grant(action.uid, action.grant)
+            case AddTaint():
+                await self._add_taint(action)
+            case RemoveTaint():
+                await self._remove_taint(action)
 
     async def _ensure(self, action: EnsureGuard) -> None:
         key = action.key
@@ -172,6 +190,31 @@ class Performer:
         await self._kube.patch(f"{job_path(action.key)}/scale", body)
         self._log.info("a job was scaled", job=str(action.key), replicas=action.replicas)
 
+    async def _add_taint(self, action: AddTaint) -> None:
+        taint = {"key": KEY, "value": action.value, "effect": EFFECT}
+        whole: Json = {"op": "add", "path": "/spec/taints", "value": [taint]}
+        one_more: Json = {"op": "add", "path": "/spec/taints/-", "value": taint}
+        if await self._change_node(action, [whole if action.first else one_more]):
+            self._log.info("a node was tainted", node=action.node, value=action.value, reason=action.reason)
+
+    async def _remove_taint(self, action: RemoveTaint) -> None:
+        path = f"/spec/taints/{action.place}"
+        is_ours: Json = {"op": "test", "path": f"{path}/key", "value": KEY}
+        if await self._change_node(action, [is_ours, {"op": "remove", "path": path}]):
+            self._log.info("a node's taint was taken off", node=action.node, reason=action.reason)
+
+    async def _change_node(self, action: AddTaint | RemoveTaint, changes: list[Json]) -> bool:
+        """True if it was done; False if the Node has changed meanwhile or is gone: the watch brings what it is now."""
+        version = {"op": "replace", "path": "/metadata/resourceVersion", "value": action.resource_version}
+        try:
+            answer = await self._kube.patch(node_path(action.node), [version, *changes], JSON_PATCH)
+        except (ConflictError, NotFoundError):
+            return False
+        node = node_of(answer)
+        if node is not None:
+            self.tell(Seen(self._now(), node))
+        return True
+
 
 def _nobody(_: Fact) -> None:
     """Before the driver is there, nothing is performed and so nothing told."""
@@ -183,6 +226,10 @@ def _name(action: Action) -> Any:
             return ("delete", action.uid, action.force)
         case TellGrant():
             return ("grant", action.uid)
+        case AddTaint():
+            return (ADDING, action.node)
+        case RemoveTaint():
+            return ("remove taint", action.node)
         case _:
             return (type(action).__name__, action.key)
 

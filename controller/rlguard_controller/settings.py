@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rlguard.cluster.taints import TaintPolicy
 from rlguard.errors import BadConfigError
 
 PORT: Final = 8443
@@ -19,7 +21,7 @@ class Settings:
     """`image` and `pull_policy` are what the injector puts into pods; `agent_account` is namespace/name.
 
     `kubeconfig` is for a controller outside of a cluster, None inside. `address` (host:port) is told to guarded pods;
-    empty: that of the Service.
+    empty: that of the Service. `taints` None: no Node is tainted.
     """
 
     namespace: str
@@ -30,6 +32,7 @@ class Settings:
     port: int
     kubeconfig: str | None
     address: str
+    taints: TaintPolicy | None = None
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -43,7 +46,22 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         port=_port(environ.get("RLGUARD_PORT", str(PORT))),
         kubeconfig=environ.get("RLGUARD_KUBECONFIG") or None,
         address=environ.get("RLGUARD_ADDRESS", ""),
+        taints=_taints(environ),
     )
+
+
+def _taints(environ: Mapping[str, str]) -> TaintPolicy | None:
+    switch = environ.get("RLGUARD_TAINTS", "off")
+    if switch not in ("on", "off"):
+        raise BadConfigError(f"RLGUARD_TAINTS: {switch!r:.20} is neither on nor off")
+    if switch == "off":
+        return None
+    share, floor = environ.get("RLGUARD_TAINTS_MAX_SHARE", "0.2"), environ.get("RLGUARD_TAINTS_FLOOR", "1")
+    if not re.fullmatch(r"0(\.[0-9]{1,9})?|1(\.0{1,9})?", share):
+        raise BadConfigError(f"RLGUARD_TAINTS_MAX_SHARE: {share!r:.20} is not a share between 0 and 1")
+    if not re.fullmatch(r"[0-9]{1,6}", floor):
+        raise BadConfigError(f"RLGUARD_TAINTS_FLOOR: {floor!r:.20} is not a number of nodes")
+    return TaintPolicy(float(share), int(floor), environ.get("RLGUARD_TAINTS_POOL_LABEL", ""))
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:

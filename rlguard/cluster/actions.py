@@ -71,4 +71,25 @@ class ScaleJob:
     resource_version: str
 
 
-Action = EnsureGuard | WriteStatus | TellGrant | DeletePod | ScaleJob
+@dataclass(frozen=True, slots=True)
+class AddTaint:
+    """Put our taint with this value on a Node if it still has this resource version. `first`: it has no taint yet."""
+
+    node: str
+    resource_version: str
+    value: str
+    first: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTaint:
+    """Take our taint off a Node if it still has this resource version; there it is at `place` in the list, from 0."""
+
+    node: str
+    resource_version: str
+    place: int
+    reason: str
+
+
+Action = EnsureGuard | WriteStatus | TellGrant | DeletePod | ScaleJob | AddTaint | RemoveTaint

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rlguard.cluster.actions import Event
 from rlguard.cluster.facts import Job
 from rlguard.cluster.identity import NO_ROOT
-from rlguard.cluster.status import Condition, DeleteKind, GroupStatus, GuardStatus, Until
+from rlguard.cluster.status import STEPPED_BACK, Condition, DeleteKind, GroupStatus, GuardStatus, Until
 from rlguard.cluster.view import View
 from rlguard.model import GroupKey, Phase
 
@@ -26,6 +26,8 @@ ORDER = (
     Phase.COMPLETED,
 )
 """The phase of a job is that of its worst group, in this order."""
+TOLD = ("NoCheckpointRoot", "Held", STEPPED_BACK)
+"""Conditions that are told by an Event, too, when they become true."""
 
 
 def phase_of(groups: Iterable[GroupStatus], before: Phase) -> Phase:
@@ -36,10 +38,15 @@ def phase_of(groups: Iterable[GroupStatus], before: Phase) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is known of a job beside its groups: a spec that cannot be read, and why actions are held."""
+    """What is known of a job beside its groups: a spec that cannot be read, and why actions are held.
+
+    `stepped_back`: a sentence about the nodes it avoids that are left to another remediator, empty for none; None:
+    nodes are not tainted at all.
+    """
 
     bad_spec: str | None
     held: str | None
+    stepped_back: str | None = None
 
 
 def conditions_of(
@@ -54,6 +61,7 @@ def conditions_of(
         _flag("Held", held is not None, "TooManyNodesBad", held or "no disruptive action is held back"),
         _degraded(job, groups),
         _gave_up(groups),
+        *_stepped_back(findings.stepped_back),
     )
     old = {condition.type: condition for condition in before.conditions}
     return tuple(replace(c, since=_since(c, old.get(c.type), wall)) for c in found)
@@ -128,6 +136,13 @@ def _gave_up(groups: tuple[GroupStatus, ...]) -> Condition:
     return _flag("GaveUp", over is not None, "BudgetSpent", message or "still trying")
 
 
+def _stepped_back(left: str | None) -> tuple[Condition, ...]:
+    if left is None:
+        return ()
+    nobody = "no other remediator acts on a node that this job avoids"
+    return (_flag(STEPPED_BACK, bool(left), "AnotherRemediator", left or nobody),)
+
+
 def events_between(old: GuardStatus, new: GuardStatus) -> tuple[Event, ...]:
     """What is worth an Event in this change of status."""
     events = [event for group in new.groups for event in _group_events(old.group(group.group), group)]
@@ -164,5 +179,5 @@ def _condition_events(old: GuardStatus, new: GuardStatus) -> list[Event]:
     return [
         Event(condition.type, condition.message, warning=True)
         for condition in new.conditions
-        if condition.type in ("NoCheckpointRoot", "Held") and condition.status == "True" != before.get(condition.type)
+        if condition.type in TOLD and condition.status == "True" != before.get(condition.type)
     ]

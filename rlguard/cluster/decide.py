@@ -21,6 +21,7 @@ from rlguard.cluster.facts import Job, JobKey
 from rlguard.cluster.group import next_group
 from rlguard.cluster.silence import breaker
 from rlguard.cluster.status import Avoided, GroupStatus, GuardStatus, status_to_json
+from rlguard.cluster.taints import TaintPolicy, stepped_back, taint_actions
 from rlguard.cluster.view import SAVING, SeenGuard, View
 from rlguard.decision import Decision
 from rlguard.errors import BadConfigError
@@ -33,6 +34,10 @@ GROUPS_LIMIT: Final = 1000
 """Groups of one job that are guarded; one Guard object could not hold more."""
 
 
+NODES: Final = "nodes"
+"""Stands in `why` for what is decided about nodes."""
+
+
 class Idle(StrEnum):
     """Why nothing at all is decided."""
 
@@ -40,18 +45,21 @@ class Idle(StrEnum):
     NOT_LISTED = "not-listed"
 
 
-def decide(view: View, clock: Clock) -> Decision:
-    """What to do now. `why` maps each job to the reasons of its groups."""
+def decide(view: View, clock: Clock, taints: TaintPolicy | None = None) -> Decision:
+    """What to do now. `taints` None: no Node is touched. `why` maps each job to the reasons of its groups."""
     if not view.ready:
         return Decision((), Idle.NOT_LEADING if view.taken_at is None else Idle.NOT_LISTED, None)
     held = breaker(view, clock.now)
     actions: list[Action] = []
-    why: dict[JobKey, str] = {}
+    why: dict[JobKey | str, str] = {}
     for job in view.jobs.values():
         if job.guarded:
-            plan = tuple(_decide_job(view, job, clock, held))
+            plan = tuple(_decide_job(view, job, clock, held, taints))
             actions += plan
             why[job.key] = _reason(view, job, plan)
+    if taints is not None:
+        wanted, why[NODES] = taint_actions(view, clock.now, taints, held)
+        actions += wanted
     return Decision(tuple(actions), why, None)
 
 
@@ -61,14 +69,15 @@ def _reason(view: View, job: Job, plan: tuple[Action, ...]) -> str:
     return "; ".join(f"{group.group}: {group.phase.value}: {group.why}" for group in status.groups[:10])
 
 
-def _decide_job(view: View, job: Job, clock: Clock, held: str | None) -> Iterator[Action]:
+def _decide_job(view: View, job: Job, clock: Clock, held: str | None, taints: TaintPolicy | None) -> Iterator[Action]:
     seen = view.guards.get(job.key)
     if seen is None:
         yield EnsureGuard(job.key, job.uid)
         return
     spec, bad_spec = _spec(seen)
     contexts = {index: _context(view, job, spec, clock, seen, held, index) for index in range(_groups(job))}
-    desired = _desired(view, job, seen, contexts, Findings(bad_spec, held), clock)
+    left = stepped_back(view, seen.guard.status) if taints is not None else None
+    desired = _desired(view, job, seen, contexts, Findings(bad_spec, held, left), clock)
     if _worth_writing(seen, desired, clock):
         stored = seen.guard.status
         events = events_between(stored, desired)

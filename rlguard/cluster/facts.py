@@ -7,7 +7,7 @@ machine enters a rule (A6).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -70,13 +70,27 @@ class Pod:
     waits: str = ""
 
 
+class Taint(NamedTuple):
+    """A taint of a Node, whoever put it there."""
+
+    key: str
+    value: str
+    effect: str
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Node object. `ready` None: nobody knows (condition Unknown or missing)."""
+    """A Node object. `ready` None: nobody knows (condition Unknown or missing). `taints` are in the order of its spec.
+
+    `resource_version` says nothing about the node, so two versions that say the same are equal.
+    """
 
     name: str
     ready: bool | None
     boot_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    resource_version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

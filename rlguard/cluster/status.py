@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 from rlguard.model import CheckpointId, Incident, Member, Phase, Rung
 
 INCIDENTS_KEPT: Final = 10
+STEPPED_BACK: Final = "SteppedBack"
+"""The condition that says which nodes are left to another remediator."""
 REFUSED_KEPT: Final = 256
 """Refused pod UIDs remembered per group; older ones belong to generations that are over."""
 

@@ -210,7 +210,7 @@ def _fold_seen(view: View, at: float, thing: Thing, *, watched: bool) -> View:
         case Pod():
             return _gain_pod(view, at, thing, watched=watched)
         case Node():
-            return replace(view, nodes={**view.nodes, thing.name: thing})
+            return _see_node(view, thing, watched=watched)
         case KubeletLease():
             return replace(view, leases={**view.leases, thing.node: _renew(view, at, thing)})
         case Guard():
@@ -234,6 +234,13 @@ def _see_pod(old: SeenPod | None, at: float, pod: Pod, *, watched: bool) -> Seen
     if old is None:
         return SeenPod(pod, at, since, newborn=watched)
     return replace(old, pod=pod, unschedulable_since=since)
+
+
+def _see_node(view: View, node: Node, *, watched: bool) -> View:
+    old = view.nodes.get(node.name)
+    if watched and old is not None and _older(node.resource_version, old.resource_version):
+        return view  # a watch event from before our own write
+    return replace(view, nodes={**view.nodes, node.name: node})
 
 
 def _renew(view: View, at: float, lease: KubeletLease) -> Renewal:

@@ -23,11 +23,13 @@ from rlguard.cluster.status import (
     Until,
     status_to_json,
 )
+from rlguard.cluster.taints import EFFECT, KEY, TaintPolicy
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import builtin
 from rlguard.model import CheckpointId, Incarnation, Incident, Member, Phase, Rung, Severity
 from rlguard.policy import RANGES, OnGiveUp, parse_spec
 from rlguard_controller.authority import SECRET
+from rlguard_controller.settings import read_settings
 from rlguard_controller.webhookcert import CONFIGURATION, SERVICE
 
 CHART = Path(__file__).parents[2] / "charts" / "rlguard"
@@ -251,6 +253,57 @@ def test_what_an_agent_may_write_is_bounded_to_its_own_node() -> None:
         assert binding == {"policyName": f"rlguard-agent-{name}", "validationActions": ["Deny"]}
 
 
+TAINTS_ON = "controller.taints.enabled=true"
+
+
+def controller_environment(*settings: str) -> dict[str, str]:
+    """What the controller's process is told, without what it is told of its own pod."""
+    (container,) = objects(*settings)["Deployment", "rlguard-controller"]["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+
+def test_without_taints_the_chart_says_nothing_of_them() -> None:
+    assert "TAINTS" not in rendered()
+    assert "rlguard.io/unhealthy" not in rendered()
+
+
+def test_with_taints_the_controller_may_patch_nodes_and_that_alone_comes_on_top() -> None:
+    role = ("ClusterRole", "rlguard-controller")
+    more = grants(objects(TAINTS_ON)[role]) - grants(objects()[role])
+    assert more == {("", "nodes", "patch", "")}
+    new = set(objects(TAINTS_ON)) - set(objects())
+    name = "rlguard-controller-own-taint"
+    assert new == {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)}
+
+
+def test_what_a_controller_may_change_of_a_node_is_bounded_to_its_own_taint() -> None:
+    installed, name = objects(TAINTS_ON), "rlguard-controller-own-taint"
+    policy = installed["ValidatingAdmissionPolicy", name]["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    (condition,) = policy["matchConditions"]
+    assert condition["expression"].endswith(f"== 'system:serviceaccount:{NAMESPACE}:rlguard-controller'")
+    expression = policy["validations"][0]["expression"]
+    assert expression.count(f"t.key == '{KEY}' && t.effect == '{EFFECT}'") == 2
+    binding = installed["ValidatingAdmissionPolicyBinding", name]["spec"]
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "policy"),
+    [
+        ({}, TaintPolicy()),
+        ({"maxShare": 1, "floor": 0, "poolLabel": "pool"}, TaintPolicy(1.0, 0, "pool")),
+        ({"maxShare": 0.333, "floor": 100000}, TaintPolicy(0.333, 100000)),
+        ({"maxShare": 0}, TaintPolicy(0.0)),
+    ],
+)
+def test_the_bounds_on_taints_reach_the_controller_as_it_reads_them(
+    values: dict[str, Any], policy: TaintPolicy
+) -> None:
+    told = controller_environment(f"controller.taints={json.dumps({'enabled': True, **values})}")
+    assert read_settings({"POD_NAMESPACE": "n", "POD_NAME": "p", **told}).taints == policy
+
+
 def test_no_right_has_a_wildcard() -> None:
     for text in RIGHTS.values():
         assert "*" not in text
@@ -349,6 +402,8 @@ def test_only_the_agent_is_privileged() -> None:
         ('controler={"replicas":2}', "controler"),
         ('agent.env={"A":["list"]}', "env"),
         ('webhook.failurePolicy="Maybe"', "failurePolicy"),
+        ("controller.taints.maxShare=2", "maxShare"),
+        ('controller.taints={"enable":true}', "enable"),
         ('agent.hostPaths={"x":{"path":"relative","mountPath":"/x"}}', "path"),
     ],
 )

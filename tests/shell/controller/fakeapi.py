@@ -208,6 +208,16 @@ def _json_patch(old: Json, patch: list[Json]) -> Json | None:
             place = place[int(folder)] if isinstance(place, list) else place[folder]
         if step["op"] == "test" and place.get(name) != step["value"]:
             return None
-        if step["op"] != "test":
-            place[name] = step["value"]
+        if step["op"] == "remove":
+            del place[int(name) if isinstance(place, list) else name]
+        elif step["op"] != "test":
+            _set(place, name, step["value"])
     return new
+
+
+def _set(place: Any, name: str, value: Any) -> None:
+    """In a list `-` is the place behind its end."""
+    if isinstance(place, list):
+        place.insert(len(place) if name == "-" else int(name), value)
+    else:
+        place[name] = value

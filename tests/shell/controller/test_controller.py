@@ -13,13 +13,14 @@ import pytest
 from fakeapi import FakeApi
 from waiting import until
 
+from rlguard.cluster import taints
 from rlguard.io.identity import request_certificate
 from rlguard.io.kube import Kube
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.log import configure
 from rlguard.io.tls import CONTROLLER, Credentials, Key, client_context
-from rlguard.messages import Grant, Message, PodReport, Want
-from rlguard.model import GroupKey, Member
+from rlguard.messages import AgentReport, Grant, Message, PodReport, Want
+from rlguard.model import GroupKey, Member, Notice, Repair, Scope, Severity, Verdict
 from rlguard_controller import lease
 from rlguard_controller.controller import Controller
 from rlguard_controller.lease import LABEL, Election
@@ -53,10 +54,10 @@ def populate(api: FakeApi) -> None:
     names = {f"{LWS}/name": "job", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "0", **labels}
     meta = {"uid": "p1", "labels": names, "annotations": {"rlguard.io/injected": "x", "rlguard.io/avoid": ""}}
     api.put("/api/v1/namespaces/ns/pods/job-0", {"metadata": meta, "spec": {"nodeName": "a"}})
-    api.put("/api/v1/nodes/a", {})
+    api.put("/api/v1/nodes/a", {"spec": {}})
 
 
-def settings_for(port: int) -> Settings:
+def settings_for(port: int, **more: str) -> Settings:
     """The controller's settings, as the chart gives them."""
     return read_settings(
         {
@@ -66,16 +67,19 @@ def settings_for(port: int) -> Settings:
             "RLGUARD_AGENT_ACCOUNT": "rlguard/rlguard-agent",
             "RLGUARD_PORT": str(port),
             "RLGUARD_ADDRESS": f"127.0.0.1:{port}",
+            **more,
         }
     )
 
 
 @pytest.fixture
-async def port(api: FakeApi) -> AsyncIterator[int]:
-    """The port of a running controller."""
+async def port(api: FakeApi, request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    """The port of a running controller; its parameter: more of its environment."""
     populate(api)
     port = free_port()
-    running = asyncio.create_task(Controller(settings_for(port), configure("test"), api.access).run())
+    running = asyncio.create_task(
+        Controller(settings_for(port, **getattr(request, "param", {})), configure("test"), api.access).run()
+    )
     await until(lambda: "rlguard.io/leader" in api.objects[f"{HOME}/pods/me"]["metadata"].get("labels", {}))
     yield port
     running.cancel()
@@ -107,12 +111,12 @@ def report(uid: str = "p1") -> PodReport:
 
 
 class Sidecar:
-    """A link to the controller in the name of a token."""
+    """A link to the controller in the name of a token; `path` is another one for an agent."""
 
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext, path: str = "/v1/pod") -> None:
         self.grants: list[Grant] = []
         self.outbox = Outbox()
-        target = Target(f"https://127.0.0.1:{port}/v1/pod", CONTROLLER)
+        target = Target(f"https://127.0.0.1:{port}{path}", CONTROLLER)
         self.dialler = Dialler(lambda: target, lambda: context, self.outbox, self._take)
         self.task = asyncio.create_task(self.dialler.run())
 
@@ -121,12 +125,12 @@ class Sidecar:
             self.grants.append(message)
 
 
-async def dial(api: FakeApi, port: int, folder: Path, token: str) -> Sidecar:
+async def dial(api: FakeApi, port: int, folder: Path, token: str, path: str = "/v1/pod") -> Sidecar:
     """A sidecar with a certificate of its own."""
     (folder / "token").write_text(token)
     key = Key.generate()
     certificate = await request_certificate(f"127.0.0.1:{port}", folder / "token", authority(api), key)
-    return Sidecar(port, client_context(Credentials(certificate, key, authority(api))))
+    return Sidecar(port, client_context(Credentials(certificate, key, authority(api))), path)
 
 
 async def test_a_pod_that_reports_gets_its_generation_and_its_world(api: FakeApi, port: int, tmp_path: Path) -> None:
@@ -140,6 +144,25 @@ async def test_a_pod_that_reports_gets_its_generation_and_its_world(api: FakeApi
     assert stored["metadata"]["ownerReferences"][0]["kind"] == "LeaderWorkerSet"
     await until(lambda: any(path.endswith("/events") for _, path, _ in api.calls))
     sidecar.task.cancel()
+
+
+@pytest.mark.parametrize("port", [{"RLGUARD_TAINTS": "on"}], indirect=True)
+async def test_what_an_agent_says_puts_the_taint_on_its_node_and_takes_it_off(
+    api: FakeApi, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taints, "SETTLE", 0.0)
+    agent = await dial(api, port, tmp_path, "rlguard/rlguard-agent/agent-x/u/a", "/v1/agent")
+    fault = Notice("i", "xid-79", Severity.FATAL, Scope.GPU, Repair.REBOOT, "fallen off the bus")
+    agent.outbox.publish(AgentReport("a", "boot-1", Verdict.LOST, (fault,)))
+    await until(lambda: tainted(api) == [{"key": "rlguard.io/unhealthy", "value": "xid-79", "effect": "NoSchedule"}])
+    agent.outbox.publish(AgentReport("a", "boot-2", Verdict.HEALTHY, ()))
+    await until(lambda: not tainted(api))
+    agent.task.cancel()
+
+
+def tainted(api: FakeApi) -> list[dict[str, str]]:
+    """The taints of the only node."""
+    return list(api.objects["/api/v1/nodes/a"]["spec"].get("taints", []))
 
 
 async def test_a_pod_cannot_speak_for_another(

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from fakeapi import FakeApi
+from waiting import until
 
-from rlguard.cluster.actions import DeletePod, EnsureGuard, Event, ScaleJob, WriteStatus
-from rlguard.cluster.facts import JobKey, Seen, Written
+from rlguard.cluster.actions import AddTaint, DeletePod, EnsureGuard, Event, RemoveTaint, ScaleJob, WriteStatus
+from rlguard.cluster.facts import JobKey, Node, Seen, Taint, Written
 from rlguard.cluster.status import GuardStatus
 from rlguard.decision import Decision
 from rlguard.io.kube import Kube
@@ -21,6 +22,9 @@ from rlguard_controller.perform import Performer
 
 KEY = JobKey("ns", "job")
 GUARD = "/apis/rlguard.io/v1alpha1/namespaces/ns/guards/job"
+NODE = "/api/v1/nodes/a"
+THEIRS = {"key": "nvidia.com/gpu", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+OURS = {"key": "rlguard.io/unhealthy", "value": "xid-79", "effect": "NoSchedule"}
 POD = "/api/v1/namespaces/ns/pods/job-0-1"
 
 
@@ -133,3 +137,76 @@ async def test_a_job_is_scaled_only_in_the_version_that_was_judged(stage: Stage)
     stage.now += 5
     await stage.do(ScaleJob(KEY, 0, version))
     assert stage.api.objects[path]["spec"]["replicas"] == 0
+
+
+def taint(stage: Stage, *there: dict[str, str], version: str | None = None, node: str = "a") -> AddTaint:
+    """A taint for a node that has these."""
+    path = NODE.removesuffix("a") + node
+    stored = stage.api.put(path, {"spec": {"taints": list(there)} if there else {}})["metadata"]["resourceVersion"]
+    return AddTaint(node, version or stored, "xid-79", first=not there, reason="xid-79")
+
+
+def taints(stage: Stage, node: str = "a") -> list[Any]:
+    """What the node has now."""
+    return list(stage.api.objects[NODE.removesuffix("a") + node]["spec"].get("taints", []))
+
+
+@pytest.mark.parametrize("there", [(), (THEIRS,)], ids=["first", "beside-another"])
+async def test_a_taint_is_added_behind_those_of_others_and_told_back(stage: Stage, there: tuple[Any, ...]) -> None:
+    await stage.do(taint(stage, *there))
+    assert taints(stage) == [*there, OURS]
+    ((told,), expected) = (stage.facts, Taint("rlguard.io/unhealthy", "xid-79", "NoSchedule"))
+    assert isinstance(told, Seen)
+    assert isinstance(told.thing, Node)
+    assert told.thing.taints[-1] == expected
+    assert told.thing.resource_version == stage.api.objects[NODE]["metadata"]["resourceVersion"]
+
+
+async def test_only_our_taint_is_taken_off(stage: Stage) -> None:
+    other = {"key": "b", "effect": "NoExecute"}
+    version = stage.api.put(NODE, {"spec": {"taints": [THEIRS, OURS, other]}})["metadata"]["resourceVersion"]
+    await stage.do(RemoveTaint("a", version, 1, "its agent says healthy"))
+    assert taints(stage) == [THEIRS, other]
+
+
+async def test_a_taint_that_is_not_ours_is_not_taken_off_whatever_its_place(stage: Stage) -> None:
+    version = stage.api.put(NODE, {"spec": {"taints": [OURS, THEIRS]}})["metadata"]["resourceVersion"]
+    await stage.do(RemoveTaint("a", version, 1, "its agent says healthy"))
+    assert taints(stage) == [OURS, THEIRS]
+
+
+async def test_a_node_that_has_changed_meanwhile_is_not_touched(stage: Stage) -> None:
+    await stage.do(taint(stage, THEIRS, version="0"))
+    assert taints(stage) == [THEIRS]
+    stage.now += 5
+    await stage.do(RemoveTaint("a", "0", 0, "its agent says healthy"), RemoveTaint("gone", "0", 0, "so does that one"))
+    assert taints(stage) == [THEIRS]
+    assert stage.facts == []
+
+
+def another_is_added(stage: Stage) -> None:
+    """The taint of another node is on its way, and stays so."""
+    stage.performer._running["add taint", "another"] = asyncio.create_task(asyncio.sleep(3600))
+
+
+async def test_a_taint_waits_until_those_of_an_earlier_decision_are_on(stage: Stage) -> None:
+    action = taint(stage)
+    another_is_added(stage)
+    await stage.performer.perform(Decision((action,), {}, None))
+    await stage.performer.close()
+    assert taints(stage) == []
+    stage.performer._running.clear()
+    await stage.do(action)
+    assert taints(stage) == [OURS]
+
+
+async def test_the_taints_of_one_decision_go_together(stage: Stage) -> None:
+    await stage.do(taint(stage, node="a"), taint(stage, node="b"))
+    assert taints(stage, "a") == taints(stage, "b") == [OURS]
+
+
+async def test_a_taint_is_taken_off_also_while_others_are_put_on(stage: Stage) -> None:
+    version = stage.api.put(NODE, {"spec": {"taints": [OURS]}})["metadata"]["resourceVersion"]
+    another_is_added(stage)
+    await stage.performer.perform(Decision((RemoveTaint("a", version, 0, "well"),), {}, None))
+    await until(lambda: not taints(stage))

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from rlguard.cluster.facts import Taint
+from rlguard.cluster.taints import TaintPolicy
 from rlguard.errors import BadConfigError
 from rlguard.model import GroupKey
 from rlguard_controller.objects import guard_of, job_of, node_of, pod_of
@@ -105,6 +107,15 @@ def test_a_node_of_which_nobody_knows_is_neither_ready_nor_not() -> None:
     assert found.ready is None
 
 
+def test_a_nodes_labels_and_taints_are_known_in_their_order() -> None:
+    taints = [{"key": "a", "effect": "NoExecute"}, {"key": "b", "value": "c", "effect": "NoSchedule"}]
+    meta = {"name": "a", "labels": {"pool": "x"}, "resourceVersion": "7"}
+    found = node_of({"metadata": meta, "spec": {"taints": taints}})
+    assert found is not None
+    assert (found.labels, found.resource_version) == ({"pool": "x"}, "7")
+    assert found.taints == (Taint("a", "", "NoExecute"), Taint("b", "c", "NoSchedule"))
+
+
 @pytest.mark.parametrize("name", sorted(ENVIRONMENT))
 def test_a_missing_setting_is_named(name: str) -> None:
     with pytest.raises(BadConfigError, match=name):
@@ -115,6 +126,36 @@ def test_a_missing_setting_is_named(name: str) -> None:
 def test_a_port_that_is_none_is_refused(port: str) -> None:
     with pytest.raises(BadConfigError, match="RLGUARD_PORT"):
         read_settings({**ENVIRONMENT, "RLGUARD_PORT": port})
+
+
+TAINTS = {
+    "RLGUARD_TAINTS": "on",
+    "RLGUARD_TAINTS_MAX_SHARE": "0.5",
+    "RLGUARD_TAINTS_FLOOR": "3",
+    "RLGUARD_TAINTS_POOL_LABEL": "pool",
+}
+
+
+def test_no_node_is_tainted_unless_that_is_switched_on() -> None:
+    assert read_settings(ENVIRONMENT).taints is None
+    assert read_settings({**ENVIRONMENT, "RLGUARD_TAINTS": "on"}).taints == TaintPolicy(0.2, 1, "")
+    assert read_settings({**ENVIRONMENT, **TAINTS}).taints == TaintPolicy(0.5, 3, "pool")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RLGUARD_TAINTS", "true"),
+        ("RLGUARD_TAINTS_MAX_SHARE", "1.1"),
+        ("RLGUARD_TAINTS_MAX_SHARE", "nan"),
+        ("RLGUARD_TAINTS_MAX_SHARE", "-0.1"),
+        ("RLGUARD_TAINTS_FLOOR", "1.5"),
+        ("RLGUARD_TAINTS_FLOOR", ""),
+    ],
+)
+def test_a_bound_on_taints_that_makes_no_sense_is_named(name: str, value: str) -> None:
+    with pytest.raises(BadConfigError, match=f"{name}: '{value}'"):
+        read_settings({**ENVIRONMENT, **TAINTS, name: value})
 
 
 def test_inside_a_cluster_the_controller_does_without_the_costly_client() -> None:
