@@ -148,7 +148,7 @@ async def _kernel(wanted: Wanted, catalogue: Catalogue, now: float) -> Looked:
     if packets and not seen.records:
         return Looked(Source.KERNEL, State.CANNOT_LOOK, f"{wanted.kmsg} gave no record of a kernel log; see --kmsg")
     older = "; older lines are gone: `journalctl -k | rlguard node replay -` reads those kept" if seen.first else ""
-    return Looked(Source.KERNEL, State.OK, f"{seen.records} records{older}", seen.facts)
+    return Looked(Source.KERNEL, State.OK, _counted(seen.records, "record") + older, seen.facts)
 
 
 async def _read_all(log: Log) -> list[bytes]:
@@ -193,7 +193,7 @@ async def _gpus(wanted: Wanted, now: float) -> Looked:
     facts = (Observed(Source.GPU, now, seen.faults),)
     if seen.problem:
         return Looked(Source.GPU, State.CANNOT_LOOK, _gpu_advice(root, look, seen.problem), facts)
-    return Looked(Source.GPU, State.OK, f"{seen.count} GPUs", facts)
+    return Looked(Source.GPU, State.OK, _counted(seen.count, "GPU"), facts)
 
 
 def _gpu_advice(root: Path, look: object, problem: str) -> str:
@@ -241,7 +241,7 @@ async def _mounts(wanted: Wanted, now: float) -> Looked:
     facts = (Observed(Source.STORAGE, now, judged.faults),)
     if judged.unseen:
         return Looked(Source.STORAGE, State.CANNOT_LOOK, "; ".join(judged.unseen)[:300], facts)
-    return Looked(Source.STORAGE, State.OK, f"{len(mounts)} shared file systems", facts)
+    return Looked(Source.STORAGE, State.OK, _counted(len(mounts), "shared file system"), facts)
 
 
 async def _ask(mount: storage.Mount, wanted: Wanted) -> storage.Probed:
@@ -270,3 +270,7 @@ async def _cloud(wanted: Wanted, now: float) -> Looked:
     if wrong:
         return Looked(Source.METADATA, State.CANNOT_LOOK, "; ".join(wrong)[:300], facts)
     return Looked(Source.METADATA, State.OK, f"{name} was asked", facts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

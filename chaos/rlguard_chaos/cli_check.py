@@ -197,18 +197,25 @@ def _state(looked: Looked) -> str:
 
 def _faults(notices: tuple[Notice, ...], described: Catalogue) -> Table:
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("fault", overflow="fold", min_width=18)
-    table.add_column("", no_wrap=True, style="dim")
-    table.add_column("what it is, and what to do", overflow="fold")
+    table.add_column("fault", overflow="fold")
+    table.add_column("what it is, and what to do")
     for notice in notices:
         code, device = split(notice.id)
-        lines = [("what", notice.detail), ("to do", TO_DO[notice.repair]), ("more", f"rlguard node explain {code}")]
-        if code in described.rows and described.rows[code].meaning not in notice.detail:
-            lines.insert(1, ("means", described.rows[code].meaning))
-        if notice.seconds_left is not None:
-            lines.insert(1, ("left", f"{notice.seconds_left:g} s"))
-        left = [f"{coloured(notice.severity.value)} {escape(code)}", escape(device)]
-        for number, (name, words) in enumerate(lines):
-            last = number == len(lines) - 1
-            table.add_row(left[number] if number < len(left) else "", name, escape(words), end_section=last)
+        name = f"{coloured(notice.severity.value)} {escape(code)}\n{escape(device)}"
+        table.add_row(name, _words(notice, code, described), end_section=True)
     return table
+
+
+def _words(notice: Notice, code: str, described: Catalogue) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    grid.add_row("what", escape(notice.detail))
+    meaning = described.rows[code].meaning if code in described.rows else ""
+    if meaning not in notice.detail:
+        grid.add_row("means", escape(meaning))
+    if notice.seconds_left is not None:
+        grid.add_row("left", f"{notice.seconds_left:g} s")
+    grid.add_row("to do", TO_DO[notice.repair])
+    grid.add_row("more", f"rlguard node explain {escape(code)}")
+    return grid

@@ -27,10 +27,11 @@ from rlguard.health.rdma.snapshot import Port, Snapshot
 from rlguard.health.rdma.table import Code, Table
 from rlguard.health.rdma.watch import management_of
 from rlguard.health.replay import read_log
-from rlguard.model import Severity
+from rlguard.model import Repair, Severity
 
 TWO_LOOKS: Final = 10.0
 """Seconds. What the table wants to see for no longer than this guards against one bad reading; more is patience."""
+UNCOMPARED: Final = "one look does not say whether it was ever otherwise; if it should be, see cable and switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,12 @@ def gpus(look: Look, at: float, signs: SignTable, expected: int | None = None) -
 def _seen_once(fault: Fault, lasts: float) -> Fault:
     if not lasts:
         return fault
-    return _doubted(fault, f"seen at one look; it counts after {lasts:g} s")
+    detail = f"{fault.detail} (seen at one look; it counts after {lasts:g} s)"
+    return dataclasses.replace(fault, severity=_at_most_warning(fault.severity), detail=detail)
 
 
-def _doubted(fault: Fault, words: str) -> Fault:
-    severity = Severity.WARNING if fault.severity is Severity.FATAL else fault.severity
-    return dataclasses.replace(fault, severity=severity, detail=f"{fault.detail} ({words})")
+def _at_most_warning(severity: Severity) -> Severity:
+    return Severity.WARNING if severity is Severity.FATAL else severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +127,6 @@ def _of_port(port: Port, table: Table, expected: Expectation) -> Iterator[Fault]
     learned = LearnedPort(port.key, port.name, rate=expected.rate or 0.0, slaves=links)
     bad: Mapping[Code, str] = signs_of(learned, port, expected).bad
     for code, words in bad.items():
-        yield _doubted(table.fault(code, port.key, words), "one look does not say whether it was ever otherwise")
+        row = table.rows[code]
+        severity, detail = _at_most_warning(row.severity), f"{words}; {UNCOMPARED}"
+        yield Fault(code.value, port.key, severity, row.scope, Repair.NONE, detail)
