@@ -25,7 +25,7 @@ $(USER_VENV)/.ready: requirements-user.lock | $(VENV)/.ready
 	$(BIN)/uv pip install --compile-bytecode --python $(USER_VENV)/bin/python --require-hashes -r requirements-user.lock
 	touch $@
 
-# A fuzzer guided by coverage. Its wheels are for glibc on x86-64 and Arm.
+# A fuzzer guided by coverage. There are wheels for x86-64 and Python 3.11 to 3.13; elsewhere it is built, with clang.
 $(FUZZ_VENV)/.ready: requirements-fuzz.lock | $(VENV)/.ready
 	$(PYTHON) -m venv $(FUZZ_VENV)
 	$(BIN)/uv pip install --quiet --python $(FUZZ_VENV)/bin/python --require-hashes -r requirements-fuzz.lock
