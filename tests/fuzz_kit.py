@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from rlguard.checkpoint import names
@@ -50,10 +51,37 @@ WORDS: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One parser: `run` raises for what must not happen; `seeds` are inputs that get far into it."""
+    """One parser: `run` raises for what must not happen; `seeds` are inputs that get far into it.
+
+    `is_json`: inputs are JSON, so that flaws of its values get further than flaws of its bytes.
+    """
 
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterable[bytes]]
+    is_json: bool = False
+
+
+HOSTILE: Final = (
+    *(None, True, -1, 0, 2**63, 10**30, 0.5, 1e308, float("inf"), float("nan"), [], {}, [[]], {"": None}, [None] * 300),
+    *("", "\ud800", "\0", "x" * 5000, "9" * 5000, "\u0663", "../x", "[red]", "3.2", "120@3.2", "boot", "quiet:1e999"),
+)
+"""Values that stand where others are expected."""
+
+
+def flawed(value: Any, pick: Random) -> Any:
+    """A JSON value with one place of it replaced, taken away, or doubled."""
+    if isinstance(value, dict) and value and pick.random() < GO_DEEPER:
+        key = pick.choice(sorted(value))
+        rest = {name: part for name, part in value.items() if name != key}
+        return pick.choice((rest, {**value, key: flawed(value[key], pick)}, {**value, key: flawed(value[key], pick)}))
+    if isinstance(value, list) and value and pick.random() < GO_DEEPER:
+        place = pick.randrange(len(value))
+        changed = [*value[:place], flawed(value[place], pick), *value[place + 1 :]]
+        return pick.choice((value * 2, value[1:], changed, changed, changed))
+    return pick.choice(HOSTILE)
+
+
+GO_DEEPER: Final = 0.9
 
 
 def _text(data: bytes) -> str:
@@ -278,7 +306,7 @@ TARGETS: Final = {
     "kernel-records": Target(kernel_records, _records),
     "saved-log": Target(saved_log, _logs),
     "cloud-answer": Target(cloud_answer, _answers),
-    "rdma-files": Target(rdma_files, _machines),
+    "rdma-files": Target(rdma_files, _machines, is_json=True),
     "mount-table": Target(
         mount_table,
         lambda: (
@@ -288,19 +316,22 @@ TARGETS: Final = {
             b"error ESTALE\n",
         ),
     ),
-    "gpu-snapshot": Target(gpu_snapshot, lambda: (_as_bytes({"gpus": [GPU], "driver": "550.54.15"}),)),
+    "gpu-snapshot": Target(gpu_snapshot, lambda: (_as_bytes({"gpus": [GPU], "driver": "550.54.15"}),), is_json=True),
     "guard-spec": Target(
         guard_spec,
         lambda: (_as_bytes(SPEC), _as_bytes({"groups": [{"index": 0, "phase": "Running", "world": [MEMBER]}]})),
+        is_json=True,
     ),
     "checkpoint-name": Target(
         checkpoint_name,
         lambda: (b"120@3.2", b"3.2", b"3.2.json", b"3.2.claim", b"120@3.2.uid-1.nonce", b"__0_0.distcp"),
     ),
-    "lineage-record": Target(lineage_record, lambda: map(_as_bytes, RECORDS)),
-    "message": Target(message, _messages),
-    "node-object": Target(node_object, lambda: (_as_bytes(NODE),)),
+    "lineage-record": Target(lineage_record, lambda: map(_as_bytes, RECORDS), is_json=True),
+    "message": Target(message, _messages, is_json=True),
+    "node-object": Target(node_object, lambda: (_as_bytes(NODE),), is_json=True),
     "fault-table": Target(
-        fault_table, lambda: (_as_bytes({"version": "mine", "rows": [{**ROW, "clears": "quiet:60", "ends": ["x"]}]}),)
+        fault_table,
+        lambda: (_as_bytes({"version": "mine", "rows": [{**ROW, "clears": "quiet:60", "ends": ["x"]}]}),),
+        is_json=True,
     ),
 }

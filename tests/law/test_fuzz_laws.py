@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from random import Random
+
 import pytest
-from fuzz_kit import TARGETS
+from fuzz_kit import TARGETS, flawed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,3 +34,12 @@ def test_a_good_input_with_a_flaw_breaks_nothing(name: str, data: st.DataObject)
     start = data.draw(st.integers(0, len(seed)))
     end = data.draw(st.integers(start, min(len(seed), start + 40)))
     TARGETS[name].run(seed[:start] + data.draw(st.binary(max_size=20)) + seed[end:])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if TARGETS[name].is_json])
+@given(pick=st.randoms(use_true_random=False), flaws=st.integers(1, 4))
+def test_a_value_where_another_is_expected_breaks_nothing(name: str, pick: Random, flaws: int) -> None:
+    value = json.loads(pick.choice(list(TARGETS[name].seeds())))
+    for _ in range(flaws):
+        value = flawed(value, pick)
+    TARGETS[name].run(json.dumps(value).encode())
