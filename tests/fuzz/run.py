@@ -43,7 +43,8 @@ def fuzz(name: str, seconds: int, folder: Path) -> bool:
 
 
 def _show(name: str, done: subprocess.CompletedProcess[str], inputs: list[Path]) -> None:
-    say(f"{done.stdout[-SHOWN:]}{done.stderr[-SHOWN:]}")
+    told = "\n".join(line for line in done.stderr.splitlines() if not line.startswith(("INFO:", "WARNING:", "stat::")))
+    say(f"{done.stdout[-SHOWN:]}{told[-SHOWN:]}")
     for path in inputs:
         say(f"the input: {path.read_bytes()[:SHOWN]!r}")
         say(f"again: PYTHONPATH=. {sys.executable} {ONE.relative_to(ROOT)} {name} {path}")
