@@ -187,7 +187,9 @@ def show(checked: Checked, described: Catalogue, console: Console) -> None:
     report = checked.assessment.report
     if report.notices:
         console.print(_faults(report.notices, described))
-    console.print(f"{coloured(report.verdict.value)}: {MEANS[report.verdict]}", highlight=False)
+    blind = [NAMES[one.source] for one in checked.looked if one.state is State.CANNOT_LOOK]
+    unseen = f"; not looked at: {', '.join(blind)}" if blind else ""
+    console.print(f"{coloured(report.verdict.value)}: {MEANS[report.verdict]}{unseen}", highlight=False)
 
 
 def _state(looked: Looked) -> str:

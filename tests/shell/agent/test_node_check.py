@@ -363,6 +363,13 @@ async def test_people_get_what_was_looked_at_each_fault_and_the_verdict_in_80_co
     assert max(map(len, out.splitlines())) <= 80
 
 
+async def test_a_lost_machine_with_a_blind_source_says_both(here: Here) -> None:
+    here.kernel.write(XID)
+    status, out, _ = await command(here, "--driver-root", "/nowhere")
+    assert status == 1
+    assert " ".join(out.split()).endswith("lost: no job should run here before it is repaired; not looked at: GPUs")
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [(("--driver-root", "/nowhere"), 3), (("--gpus", "x"), 2), (("--within", "0"), 2), (("--metadata", "http://x"), 2)],
