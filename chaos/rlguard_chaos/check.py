@@ -37,7 +37,10 @@ WITHIN: Final = 10.0
 GRACE: Final = 3.0
 """Seconds on top for ending what did not answer."""
 SETTLED: Final = 0.2
-"""Seconds without another record after which the kernel log has been read."""
+SETTLES: Final = 1.0
+"""A kernel log has been read when it is found empty: for the first of these seconds, or at all after the second."""
+BATCH: Final = 256
+"""Records read before the other looks get their turn."""
 LOG_BYTES: Final = 64 << 20
 """More than any kernel's ring holds."""
 MOST_PROBES: Final = 16
@@ -136,38 +139,43 @@ async def _bounded(source: Source, look: Awaitable[Looked], seconds: float) -> L
 
 async def _kernel(wanted: Wanted, catalogue: Catalogue, now: float) -> Looked:
     try:
-        async with asyncio.timeout(wanted.within):
-            log = await open_log(wanted.kmsg)
-            try:
-                packets = await _read_all(log)
-            finally:
-                log.close()
+        log = await open_log(wanted.kmsg)
+        try:
+            packets, whole = await _read_all(log, boottime() + wanted.within)
+        finally:
+            log.close()
     except OSError as error:  # a TimeoutError is one, too
         return Looked(Source.KERNEL, State.CANNOT_LOOK, _kernel_advice(wanted.kmsg, error))
     seen = once.kernel_log(packets, catalogue, now)
     if packets and not seen.records:
         return Looked(Source.KERNEL, State.CANNOT_LOOK, f"{wanted.kmsg} gave no record of a kernel log; see --kmsg")
+    if not whole or seen.left_out:
+        detail = f"{_counted(seen.records, 'record')} , more than can be read: `dmesg | rlguard node replay -`"
+        return Looked(Source.KERNEL, State.CANNOT_LOOK, detail, seen.facts)
     older = "; older lines are gone: `journalctl -k | rlguard node replay -` reads those kept" if seen.first else ""
     return Looked(Source.KERNEL, State.OK, _counted(seen.records, "record") + older, seen.facts)
 
 
-async def _read_all(log: Log) -> list[bytes]:
-    """Every record that there is. Raises OSError."""
+async def _read_all(log: Log, until: float) -> tuple[list[bytes], bool]:
+    """Every record that there is, and whether that is so: false at `until`, or at LOG_BYTES. Raises OSError.
+
+    A log is at its end when it is found empty; a socket may be so before its other side has begun.
+    """
     packets: list[bytes] = []
-    size = 0
-    while size < LOG_BYTES:
+    size, settled = 0, boottime() + SETTLES
+    while size < LOG_BYTES and boottime() < until:
         try:
             packets.append(log.read())
         except BlockingIOError:
             before = boottime()
             await readable(log.fileno(), SETTLED)
-            if boottime() - before >= SETTLED:
-                return packets
+            if boottime() >= min(before + SETTLED, settled):
+                return packets, True
         else:
             size += len(packets[-1])
-            if len(packets) % 256 == 0:
+            if len(packets) % BATCH == 0:
                 await asyncio.sleep(0)
-    raise OSError(f"more than {LOG_BYTES >> 20} MiB, faster than it can be read")
+    return packets, False
 
 
 def _kernel_advice(place: str, error: OSError) -> str:
@@ -176,7 +184,7 @@ def _kernel_advice(place: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{place} is not there: run it on the machine itself, or in a privileged container"
     if isinstance(error, TimeoutError):
-        return f"{place} did not come to an end in time; try again with --within"
+        return f"{place} cannot be opened: nobody answers there; see --kmsg"
     return f"{place} cannot be read ({error}); a log that was saved is for `rlguard node replay FILE`"
 
 

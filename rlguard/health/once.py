@@ -31,6 +31,8 @@ from rlguard.model import Repair, Severity
 
 TWO_LOOKS: Final = 10.0
 """Seconds. What the table wants to see for no longer than this guards against one bad reading; more is patience."""
+MOST_TELLING: Final = 50_000
+"""Records that may tell something and are read: that many take some seconds."""
 UNCOMPARED: Final = "one look does not say whether it was ever otherwise; if it should be, see cable and switch"
 
 
@@ -39,12 +41,14 @@ class KernelSeen:
     """The whole kernel log at once: what it tells, record by record, and what to say about the log itself.
 
     `first` is the sequence number of its oldest record; above 0, older ones were overwritten. None: it is empty.
+    `left_out` counts the oldest records that may tell something and were not read: only MOST_TELLING are.
     """
 
     facts: tuple[KernelRead, ...]
     records: int
     first: int | None
     garbage: int
+    left_out: int
 
 
 def kernel_log(packets: Sequence[bytes], catalogue: Catalogue, now: float) -> KernelSeen:
@@ -53,14 +57,16 @@ def kernel_log(packets: Sequence[bytes], catalogue: Catalogue, now: float) -> Ke
     So what ends by itself after some time (an out-of-memory kill, three days ago) is over when it is.
     """
     gathered = gather(None, packets, kernel_only=True, about=lambda _: False)
-    lines = (_line(packet) for packet in packets if packet != OVERRUN and worth_reading(packet))
+    telling = [packet for packet in packets if packet != OVERRUN and worth_reading(packet)]
+    lines = map(_line, telling[-MOST_TELLING:])
     told = [
         KernelRead(min(entry.at, now), None, facts, 0, caught_up=False)
         for entry in read_log(line for line in lines if line)
         if (facts := catalogue.read_line(entry.text, entry.count))
     ]
     last = KernelRead(now, gathered.position, (), gathered.overruns, caught_up=True)
-    return KernelSeen((*told, last), gathered.records, _first(packets), gathered.garbage)
+    left_out = max(0, len(telling) - MOST_TELLING)
+    return KernelSeen((*told, last), gathered.records, _first(packets), gathered.garbage, left_out)
 
 
 def _line(packet: bytes) -> str:

@@ -17,6 +17,7 @@ from conftest import KernelLog
 from fakecloud import FakeCloud, serving
 from gpukit import COUNT, Machine, machine  # noqa: F401 - a fixture
 
+from rlguard.health import once
 from rlguard.health.assess import Source
 from rlguard.health.catalogue import builtin
 from rlguard.health.described import with_every_code
@@ -169,19 +170,46 @@ async def test_a_saved_log_is_no_kernel_log(here: Here, content: str) -> None:
     assert "rlguard node replay" in detail(checked, Source.KERNEL)
 
 
-async def test_a_log_that_never_ends_ends_the_look(here: Here) -> None:
-    here.want(within=0.5)
-
-    async def flood() -> None:
-        for number in range(10_000):
-            here.kernel.send(f"4,{number},1,-;x\n".encode())
+async def test_a_log_into_which_lines_keep_coming_is_read_as_far_as_it_goes(here: Here) -> None:
+    async def storm() -> None:
+        for number in range(1, 10_000):
+            here.kernel.send(f"4,{number},1,-;{XID}\n".encode())
             await asyncio.sleep(0.01)
 
-    flooding = asyncio.create_task(flood())
+    storming, before = asyncio.create_task(storm()), boottime()
     checked = await here.check()
-    flooding.cancel()
-    assert verdict(checked) is Verdict.UNKNOWN
-    assert "--within" in detail(checked, Source.KERNEL)
+    storming.cancel()
+    assert boottime() - before < 5.0
+    assert (verdict(checked), states(checked)[Source.KERNEL]) == (Verdict.LOST, State.OK)
+
+
+async def test_of_a_log_that_is_faster_than_its_reader_what_was_read_counts_and_the_rest_is_unknown(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Flood:
+        def __init__(self, text: str) -> None:
+            self.text, self.number = text, 0
+
+        def fileno(self) -> int:
+            return 0
+
+        def read(self) -> bytes:
+            self.number += 1
+            return f"4,{self.number},1,-;{self.text}\n".encode()
+
+        def close(self) -> None:
+            return
+
+    async def opened(place: str) -> Flood:
+        return Flood(place)
+
+    monkeypatch.setattr(checking, "open_log", opened)
+    monkeypatch.setattr(once, "MOST_TELLING", 1000)
+    here.want(kmsg="quiet", within=0.3)
+    checked = await here.check()
+    assert (verdict(checked), states(checked)[Source.KERNEL]) == (Verdict.UNKNOWN, State.CANNOT_LOOK)
+    here.want(kmsg=XID)
+    assert verdict(await here.check()) is Verdict.LOST
 
 
 async def test_what_a_gpu_shows_is_told(here: Here, machine: Machine) -> None:  # noqa: F811 - the fixture

@@ -49,6 +49,12 @@ def test_a_hole_is_told_and_what_was_overwritten_before_is_none() -> None:
     assert once.kernel_log([record(70, "x"), b"EPIPE"], builtin(), 9.0).facts[-1].gaps == 1
 
 
+def test_of_a_storm_the_newest_lines_are_read_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once, "MOST_TELLING", 2)
+    seen = once.kernel_log([record(number, XID, number) for number in range(5)], builtin(), 9.0)
+    assert (seen.left_out, [fact.at for fact in seen.facts]) == (3, [3.0, 4.0, 9.0])
+
+
 @pytest.mark.parametrize("packet", [XID.encode(), b"4,x,1,-;" + XID.encode(), record(1, XID, facility=1), b"\xff", b""])
 def test_what_the_kernel_did_not_write_tells_nothing(packet: bytes) -> None:
     assert [fact.told for fact in once.kernel_log([packet], builtin(), 9.0).facts] == [()]
