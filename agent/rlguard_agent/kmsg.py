@@ -1,96 +1,23 @@
-"""The kernel log, read record by record on the event loop: /dev/kmsg, or a packet socket that behaves like it."""
+"""The kernel log, followed on the event loop, record by record."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from rlguard.health.assess import CannotLook, Fact, KernelRead, Source
 from rlguard.health.catalogue import Catalogue
-from rlguard.health.kmsg import OVERRUN, RECORD_LIMIT, Gathered, gather
+from rlguard.health.kmsg import Gathered, gather
 from rlguard.health.lines.dispatch import worth_reading
 from rlguard.io.clock import boottime
+from rlguard.io.kmsg import Log, open_log, readable
 
 BATCH: Final = 256
 """Records read before the rest of the agent gets its turn."""
 IDLE: Final = 3.0
 """Seconds without a record after which the source says that it looked and there is nothing new."""
 REOPEN: Final = 1.0
-CONNECT_WITHIN: Final = 5.0
-
-
-class Log(Protocol):
-    """An open kernel log."""
-
-    def fileno(self) -> int:
-        """For waiting."""
-
-    def read(self) -> bytes:
-        """One record, or OVERRUN. Raises BlockingIOError when there is none now, OSError when the log is gone."""
-
-    def close(self) -> None:
-        """Give it back."""
-
-
-class DeviceLog:
-    """/dev/kmsg. Opened, it starts with the oldest record that the kernel still holds."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def fileno(self) -> int:
-        """The open file's descriptor."""
-        return self._descriptor
-
-    def read(self) -> bytes:
-        """One record; EPIPE means that records were overwritten before they were read."""
-        try:
-            return os.read(self._descriptor, RECORD_LIMIT)
-        except BrokenPipeError:
-            return OVERRUN
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-
-class SocketLog:
-    """A SOCK_SEQPACKET unix socket: each packet is one record as /dev/kmsg gives it, or the word EPIPE."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-        return self._socket.fileno()
-
-    def read(self) -> bytes:
-        """One packet. Raises ConnectionResetError when the other side is gone."""
-        packet = self._socket.recv(RECORD_LIMIT)
-        if not packet:
-            raise ConnectionResetError("the kernel log's socket was closed")
-        return packet
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-async def open_log(place: str) -> Log:
-    """Open `/dev/kmsg` or `unix:PATH`. Raises OSError or TimeoutError."""
-    if not place.startswith("unix:"):
-        return DeviceLog(place)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    try:
-        async with asyncio.timeout(CONNECT_WITHIN):
-            await asyncio.get_running_loop().sock_connect(connection, place.removeprefix("unix:"))
-    except BaseException:
-        connection.close()
-        raise
-    return SocketLog(connection)
 
 
 class KernelSource:
@@ -133,7 +60,7 @@ class KernelSource:
         try:
             while True:
                 more = self._read_batch(log)
-                await (asyncio.sleep(0) if more else _readable(log.fileno(), IDLE))
+                await (asyncio.sleep(0) if more else readable(log.fileno(), IDLE))
         except OSError as error:
             self._tell(CannotLook(Source.KERNEL, self._advice(error)))
         finally:
@@ -166,16 +93,3 @@ class KernelSource:
         self.lost += gathered.lost
         self.gaps += gathered.overruns
         self.garbage += gathered.garbage
-
-
-async def _readable(descriptor: int, seconds: float) -> None:
-    """Return when there is something to read, or after `seconds`."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        async with asyncio.timeout(seconds):
-            await ready.wait()
-    except TimeoutError:
-        return
-    finally:
-        loop.remove_reader(descriptor)

@@ -11,7 +11,7 @@ from rlguard.errors import RlguardError
 COMMANDS = {
     "lab": ("rlguard_chaos.lab.cli", "a real multi-node Kubernetes on this machine, to try everything on"),
     "chaos": ("rlguard_chaos.cli", "break a guarded job on purpose and judge how it recovers"),
-    "node": ("rlguard_chaos.cli_node", "what a fault code means, and what a kernel log tells; needs no cluster"),
+    "node": ("rlguard_chaos.cli_node", "what is wrong with this machine, what a fault code means; needs no cluster"),
     "demo": ("rlguard_chaos.cli_demo", "five acts on the lab, beside the same job without rlguard"),
 }
 """Word -> (module with `register(parser)`, whose commands set `run`; help). A module is imported only when named."""

@@ -20,35 +20,31 @@ from rich.table import Table
 
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import Catalogue, Row, builtin
+from rlguard.health.described import with_every_code
 from rlguard.health.faults import Until
 from rlguard.health.grouping import PROGRAM_OR_GPU
 from rlguard.health.replay import LINE_LIMIT, Replay, Step, read_log, replay
 from rlguard.model import Notice, Repair
 from rlguard.wire import to_json
+from rlguard_chaos import cli_check
+from rlguard_chaos.words import MENDS, coloured, split
 
 EPILOG: Final = """examples:
+  sudo rlguard node check                      is anything wrong with this machine? One look, no cluster
   rlguard node explain 79                      what Xid 79 means, how bad it is, what mends and what ends it
   rlguard node explain sxid-20034              the same for a fault of an NVSwitch; any code of a notice will do
   dmesg | rlguard node replay -                what this machine's kernel log tells
   journalctl -k -o short-iso | rlguard node replay - --json
 
-Exit status of replay: 0 nothing wrong at the end, 1 something is; 2 the input or the code is not known."""
+Exit status of replay: 0 nothing wrong at the end, 1 something is; 2 the input or the code is not known.
+That of check: rlguard node check --help."""
 
-MENDS: Final = {
-    Repair.NONE: "nothing has to be done",
-    Repair.RESTART_PROCESS: "start the process again",
-    Repair.RESET_GPU: "reset the GPU, or reboot the node",
-    Repair.REBOOT: "reboot the node",
-    Repair.REPLACE: "have the hardware looked at or replaced",
-    Repair.FIX_PROGRAM: "mend the program; the hardware is fine",
-}
 ENDS: Final = {
     Until.BOOT: "a reboot",
     Until.CHECK: "a reset after which the driver asks for nothing more (Xid 154 to 0x0), or a reboot",
     Until.PAIR: "the line that takes it back, or a reboot",
     Until.SEEN: "whatever it reports: it stands as long as it is seen",
 }
-COLOURS: Final = {"fatal": "red", "lost": "red", "warning": "yellow", "degraded": "yellow", "healthy": "green"}
 CHARACTERS: Final = 200
 NARROWEST: Final = 16
 BESIDES: Final = 50
@@ -59,10 +55,11 @@ NEAR: Final = 4
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `rlguard node`."""
-    parser.description = "What faults mean, and what a kernel log tells, on any machine."
+    parser.description = "What is wrong with this machine, what faults mean, and what a kernel log tells."
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    cli_check.register(verbs.add_parser("check", help="what is wrong with this machine, at one look"))
     _register_explain(verbs.add_parser("explain", help="what a fault code means and what to do about it"))
     _register_replay(verbs.add_parser("replay", help="what a kernel log tells, as a timeline"))
 
@@ -90,7 +87,7 @@ def _catalogue(arguments: argparse.Namespace) -> Catalogue:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    catalogue = _catalogue(arguments)
+    catalogue = with_every_code(_catalogue(arguments))
     row = find(catalogue, arguments.code)
     if arguments.json:
         sys.stdout.write(json.dumps(explained(catalogue, row)) + "\n")
@@ -225,15 +222,15 @@ def _print(played: Replay, console: Console) -> None:
         console.print(_timeline(played, console.width - BESIDES))
     if played.left_out:
         console.print(f"{played.left_out} later steps are not shown.")
-    word = _coloured(played.verdict.value)
+    word = coloured(played.verdict.value)
     if not played.notices:
         console.print(f"At the end of the log: {word}, nothing stands.")
         return
     console.print(f"At the end of the log: {word}")
     table = Table("fault", "device", "times", "what to do", "what it said", box=SIMPLE_HEAD)
     for notice in played.notices:
-        code, device = _split(notice.id)
-        name, count = f"{_coloured(notice.severity.value)} {code}", str(played.counts[notice.id])
+        code, device = split(notice.id)
+        name, count = f"{coloured(notice.severity.value)} {code}", str(played.counts[notice.id])
         table.add_row(name, escape(device), count, MENDS[notice.repair], escape(notice.detail[:CHARACTERS]))
     console.print(table)
 
@@ -247,7 +244,7 @@ def _timeline(played: Replay, room: int) -> Table:
     begin = played.steps[0].at
     for step in played.steps:
         faults, repairs = _happened(step)
-        verdict, text = _coloured(step.verdict.value), escape(" ".join(step.text.split())[: max(room, NARROWEST)])
+        verdict, text = coloured(step.verdict.value), escape(" ".join(step.text.split())[: max(room, NARROWEST)])
         table.add_row(f"+{step.at - begin:.3f}", str(step.number or ""), verdict, repairs, faults, text)
     return table
 
@@ -255,22 +252,12 @@ def _timeline(played: Replay, room: int) -> Table:
 def _happened(step: Step) -> tuple[str, str]:
     """What began and ended with a step, a line each, and beside it what to do."""
     rows = [(_began(notice), notice.repair.value) for notice in step.began]
-    rows += [(f"[green]over[/green] {escape(' '.join(_split('/' + name)))}", "") for name in step.ended]
+    rows += [(f"[green]over[/green] {escape(' '.join(split('/' + name)))}", "") for name in step.ended]
     if not rows:
         rows = [(f"[dim]{escape(code)}[/dim]", "") for code in step.told]
     return "\n".join(fault for fault, _ in rows), "\n".join(repair for _, repair in rows)
 
 
 def _began(notice: Notice) -> str:
-    code, device = _split(notice.id)
-    return f"{_coloured(notice.severity.value)} {escape(code)} {escape(device)}"
-
-
-def _split(notice_id: str) -> tuple[str, str]:
-    """Code and device in a notice's id."""
-    code, _, device = notice_id.partition("/")[2].partition("/")
-    return code, device
-
-
-def _coloured(word: str) -> str:
-    return f"[{COLOURS[word]}]{word}[/{COLOURS[word]}]" if word in COLOURS else word
+    code, device = split(notice.id)
+    return f"{coloured(notice.severity.value)} {escape(code)} {escape(device)}"

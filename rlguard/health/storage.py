@@ -6,6 +6,7 @@ ends it. A mount that hangs pauses checkpoints; it does not condemn the node.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -138,11 +139,18 @@ def read_mounts(text: str, folder: str, pods: Collection[str], table: StorageTab
 
     One per device, however often it is mounted. Lines that are none are passed over.
     """
+    of_pods = (_of_pod(mount, folder.rstrip("/") + "/") for mount in _shared(text, table))
+    return _by_device(mount for mount in of_pods if mount is not None and set(mount.pods) & set(pods))
+
+
+def read_all_mounts(text: str, table: StorageTable) -> tuple[Mount, ...]:
+    """Every shared file system in a mountinfo text, whoever has mounted it; of no pods. Never raises."""
+    return _by_device(_shared(text, table))
+
+
+def _by_device(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     found: dict[str, Mount] = {}
-    for line in text.splitlines():
-        mount = _mount(line, folder.rstrip("/") + "/", table)
-        if mount is None or not set(mount.pods) & set(pods):
-            continue
+    for mount in mounts:
         known = found.get(mount.device)
         if known is not None:
             found[mount.device] = _joined(known, mount)
@@ -151,16 +159,21 @@ def read_mounts(text: str, folder: str, pods: Collection[str], table: StorageTab
     return tuple(found.values())
 
 
-def _mount(line: str, folder: str, table: StorageTable) -> Mount | None:
-    before, _, after = (part.split() for part in line.partition(" - "))
-    if len(before) < _FIELDS_BEFORE or len(after) < _FIELDS_AFTER:
-        return None
-    point, kind = _plain(before[4]), after[0]
+def _shared(text: str, table: StorageTable) -> Iterable[Mount]:
+    for line in text.splitlines():
+        before, _, after = (part.split() for part in line.partition(" - "))
+        if len(before) < _FIELDS_BEFORE or len(after) < _FIELDS_AFTER:
+            continue
+        kind = after[0]
+        if kind in table.types or kind.startswith(table.prefixes):
+            source, writable = _plain(after[1])[:_NAME_LENGTH], "ro" not in after[2].split(",")
+            yield Mount(before[2], kind, source, (_plain(before[4]),), (), writable)
+
+
+def _of_pod(mount: Mount, folder: str) -> Mount | None:
+    (point,) = mount.points
     pod, slash, _ = point.removeprefix(folder).partition("/")
-    shared = kind in table.types or kind.startswith(table.prefixes)
-    if not shared or not point.startswith(folder) or not pod or not slash:
-        return None
-    return Mount(before[2], kind, _plain(after[1])[:_NAME_LENGTH], (point,), (pod,), "ro" not in after[2].split(","))
+    return dataclasses.replace(mount, pods=(pod,)) if point.startswith(folder) and pod and slash else None
 
 
 def _plain(text: str) -> str:
@@ -234,6 +247,12 @@ def _short_of(space: Space, share: float) -> str:
 
 def _fault(mount: Mount, code: str, more: str, table: StorageTable) -> Fault:
     row = table.rows[code]
-    pods = ", ".join(mount.pods[:4]) + (f" and {len(mount.pods) - 4} more" if len(mount.pods) > 4 else "")  # noqa: PLR2004 - enough to find it
-    detail = f"{mount.source} ({mount.kind}) {row.meaning}{more}; mounted by pods {pods}"
+    detail = f"{mount.source} ({mount.kind}) {row.meaning}{more}; {_whose(mount)}"
     return Fault(code, mount.source, row.severity, row.scope, row.repair, detail)
+
+
+def _whose(mount: Mount) -> str:
+    if not mount.pods:
+        return f"mounted at {mount.points[0]}"
+    more = f" and {len(mount.pods) - 4} more" if len(mount.pods) > 4 else ""  # noqa: PLR2004 - enough to find it
+    return f"mounted by pods {', '.join(mount.pods[:4])}{more}"

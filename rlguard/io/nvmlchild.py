@@ -32,7 +32,7 @@ ADVICE: Final = {
     "with the GPU operator, wait for its driver pod",
     LIBRARY_MISMATCH: "library and kernel driver are of different versions: the driver was upgraded without a reboot, "
     "or RLGUARD_AGENT_DRIVER_ROOT names another driver's files; reboot the node, or correct it",
-    NO_PERMISSION: "the device files may not be used: the agent's container must be privileged",
+    NO_PERMISSION: "the device files may not be used: look as root; the agent's container must be privileged",
 }
 
 

@@ -19,6 +19,9 @@ WITHIN_S: Final = 5.0
 """Seconds a look may take; a healthy one takes some milliseconds."""
 MOST_STUCK: Final = 4
 """Killed children that the kernel does not let die (D state) before no more are started."""
+ADVICE: Final = (
+    "set RLGUARD_AGENT_SYSFS to where the node's /sys is, or RLGUARD_AGENT_RDMA to off on a node without RDMA"
+)
 _REAP_S: Final = 0.5
 _LINE_BYTES: Final = 16 << 20
 
@@ -36,14 +39,16 @@ class HungError(TransientError):
 
 
 class RdmaClient:
-    """One machine's tree. One look at a time; `close` it at the end."""
+    """One machine's tree. One look at a time; `close` it at the end. `advice`: what to do where there is none."""
 
     def __init__(
         self,
         sysfs: Path,
         gid_index: int | None = None,
         command: Sequence[str] = (sys.executable, "-m", "rlguard.io.rdmachild"),
+        advice: str = ADVICE,
     ) -> None:
+        self._advice = advice
         self._sysfs = sysfs
         self._command = (*command, str(sysfs), *([] if gid_index is None else [str(gid_index)]))
         self._child: Process | None = None
@@ -64,10 +69,7 @@ class RdmaClient:
             await self._kill()
             raise
         if "files" not in answer:
-            raise CannotReadError(
-                f"{self._sysfs} cannot be read ({answer.get('error')}); set RLGUARD_AGENT_SYSFS to where the node's "
-                "/sys is, or RLGUARD_AGENT_RDMA to off on a node without RDMA"
-            )
+            raise CannotReadError(f"{self._sysfs} cannot be read ({answer.get('error')}); {self._advice}")
         files: dict[str, str] = answer["files"]
         return files
 

@@ -123,7 +123,7 @@ def fold(view: View, snapshot: Snapshot, at: float) -> View:
     """The view after one more look at all ports."""
     if view.at is not None and at <= view.at:
         return view
-    management = _management(view, snapshot)
+    management = management_of(snapshot, view.management)
     ports = {port.key: port for port in snapshot.ports if port.physical and port.key not in management}
     bonded = {slave.name for port in ports.values() for slave in port.slaves}
     known = {
@@ -176,13 +176,15 @@ def _stood(learned: Learned, at: float) -> Watches:
     return {code: Watch(at, stands=True, detail=learned.name) for code in codes}
 
 
-def _management(view: View, snapshot: Snapshot) -> frozenset[str]:
-    """Ports with the default route, once seen, unless there are no others: then jobs use them, too."""
+def management_of(snapshot: Snapshot, before: frozenset[str]) -> frozenset[str]:
+    """Keys of the ports with the default route, once seen (`before`), unless there are no others: then jobs use them,
+    too.
+    """
     device = snapshot.default_route.partition(".")[0]
     physical = [port for port in snapshot.ports if port.physical]
     own = {port.key for port in physical if device and port.netdev and port.netdev.name == device}
     others = [port for port in physical if port.key not in own]
-    return view.management | own if others and len(view.management | own) <= PORT_LIMIT else view.management
+    return before | own if others and len(before | own) <= PORT_LIMIT else before
 
 
 def _given_away(learned: Learned, bonded: set[str], snapshot: Snapshot) -> bool:

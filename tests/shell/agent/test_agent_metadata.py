@@ -16,8 +16,10 @@ from waiting import until
 from rlguard.health.assess import CloudSaid, Fact
 from rlguard.health.clouds.providers import PROVIDERS
 from rlguard.health.spot import Answer, Hint, NoNotice, Reclaim, Unreadable
+from rlguard.io import metadata as asked
+from rlguard.io.metadata import Client, open_session
 from rlguard_agent import metadata
-from rlguard_agent.metadata import Client, watch_cloud
+from rlguard_agent.metadata import watch_cloud
 
 AWS_TOKEN = ("/latest/api/token", "X-aws-ec2-metadata-token", "t-1")
 AWS_SPOT = "/latest/meta-data/spot/instance-action"
@@ -31,12 +33,12 @@ GCP = "/computeMetadata/v1/instance"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "EVERY", 0.01)
-    monkeypatch.setattr(metadata, "ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr(asked, "ANSWER_WITHIN", 0.3)
 
 
 @asynccontextmanager
 async def client(name: str, *bases: str) -> AsyncIterator[Client]:
-    async with metadata._session() as session:
+    async with open_session() as session:
         yield Client(session, PROVIDERS[name], bases)
 
 
@@ -184,6 +186,6 @@ def posts(cloud: FakeCloud) -> list[str]:
 
 
 async def test_the_session_follows_no_redirect_and_keeps_no_cookie() -> None:
-    async with metadata._session() as session:
+    async with open_session() as session:
         assert session.trust_env is False
         assert isinstance(session.cookie_jar, aiohttp.DummyCookieJar)

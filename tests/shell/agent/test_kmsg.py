@@ -93,3 +93,13 @@ async def test_a_log_that_cannot_be_opened_is_told_with_what_to_do(place: str) -
     async with following(place, facts):
         await until(lambda: facts)
     assert all(isinstance(fact, CannotLook) and "privileged" in fact.reason for fact in facts)
+
+
+async def test_a_file_with_an_end_is_no_kernel_log_and_is_not_read_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "saved").write_text("4,1,1,-;x\n")
+    for place in ("/dev/null", str(tmp_path / "saved")):
+        facts = list[Fact]()
+        async with following(place, facts):
+            await until(lambda told=facts: any(isinstance(fact, CannotLook) for fact in told))  # type: ignore[misc]
+            await asyncio.sleep(0.2)
+        assert len(facts) < 4

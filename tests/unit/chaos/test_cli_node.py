@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlguard.health.catalogue import builtin
+from rlguard.health.described import with_every_code
 from rlguard.model import Repair
 from rlguard_chaos.__main__ import main
-from rlguard_chaos.cli_node import MENDS
+from rlguard_chaos.words import MENDS
 
 Output = pytest.CaptureFixture[str]
 KERNEL = Path(__file__).parents[2] / "data" / "kernel"
@@ -48,7 +49,7 @@ def test_an_explanation_says_what_it_is_what_to_do_what_ends_it_and_who_says_so(
         assert words in shown
 
 
-@pytest.mark.parametrize("code", sorted(builtin().rows))
+@pytest.mark.parametrize("code", sorted(with_every_code(builtin()).rows))
 def test_every_code_can_be_explained(capsys: Output, code: str) -> None:
     assert main(["node", "explain", code]) == 0
     assert code in capsys.readouterr().out

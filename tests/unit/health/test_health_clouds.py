@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -314,3 +315,8 @@ def test_no_answer_makes_a_reader_fail_nor_is_a_reason_without_bound(
 @given(st.dictionaries(st.sampled_from(["sys_vendor", "product_name", "board_vendor"]), st.text(), max_size=3))
 def test_no_firmware_makes_the_detection_fail(dmi: dict[str, str]) -> None:
     assert detect(dmi) in (None, *PROVIDERS)
+
+
+def test_the_last_place_of_every_cloud_is_an_address_so_that_nothing_has_to_be_looked_up() -> None:
+    for provider in PROVIDERS.values():
+        ip_address(provider.bases[-1].removeprefix("http://"))
