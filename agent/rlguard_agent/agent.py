@@ -25,7 +25,7 @@ from rlguard.io.identity import CredentialsHolder, keep_credentials
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import CONTROLLER
 from rlguard.messages import AgentReport, Figures, Message
-from rlguard_agent import state
+from rlguard_agent import nvml, state
 from rlguard_agent.events import EventWriter
 from rlguard_agent.host import HostSource
 from rlguard_agent.kmsg import KernelSource
@@ -217,7 +217,7 @@ def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
         sources.add(Source.NODE)
     if settings.rdma != "off" and is_there(_rdma_place(settings)):
         sources.add(Source.RDMA)
-    if settings.gpus == "on":
+    if settings.gpus != "off" and _has_gpus(settings):
         sources.add(Source.GPU)
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))
@@ -225,6 +225,14 @@ def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
 
 def _rdma_place(settings: Settings) -> Place:
     return Place(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
+
+
+def _has_gpus(settings: Settings) -> bool:
+    """Whether this process must not be healthy before it has seen the GPUs."""
+    try:
+        return nvml.is_there(_gpu_place(settings))
+    except OSError:
+        return True  # the source says what is wrong
 
 
 def _gpu_place(settings: Settings) -> GpuPlace:

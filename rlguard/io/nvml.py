@@ -136,6 +136,9 @@ class Nvml:
             answer = None
         if isinstance(answer, dict) and not answer.get("over"):
             return Unreadable(str(answer["unreadable"])) if "unreadable" in answer else answer
+        if not line:
+            # It ends by itself. A signal now could take its exit status away from who waits for it.
+            await asyncio.wait({asyncio.create_task(child.wait())}, timeout=self._patience.reap)
         await self._fail()
         if isinstance(answer, dict):
             return Unreadable(str(answer.get("unreadable")))

@@ -20,8 +20,8 @@ from rlguard.health.gpusnapshot import Hung, Look, Refused, Snapshot, Unreadable
 from rlguard.io.nvml import Events, Nvml, Patience
 from rlguard_chaos.lab import gpus
 
-QUICK = Patience(answer=5.0, first=20.0, reap=0.2, pause=0.05, longest_pause=0.1)
-SHORT = Patience(answer=0.3, first=20.0, reap=0.2, pause=0.05, longest_pause=0.1)
+QUICK = Patience(answer=5.0, first=20.0, reap=5.0, pause=0.05, longest_pause=0.1)
+SHORT = Patience(answer=0.3, first=20.0, reap=5.0, pause=0.05, longest_pause=0.1)
 CODES = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
 WHOLE_DRIVER = {1, 9, 18}
 GONE = {15, 16}
@@ -298,6 +298,14 @@ async def test_a_driver_without_events_is_not_waited_for(call: str, nvml: Nvml, 
 async def test_a_child_that_answers_nonsense_or_dies_is_said(program: str, words: str, tmp_path: Path) -> None:
     nvml = Nvml(tmp_path, QUICK, (sys.executable, "-c", program))
     assert words in why(await nvml.look())
+    await nvml.close()
+
+
+async def test_the_exit_status_of_a_child_that_ends_slowly_is_not_lost(tmp_path: Path) -> None:
+    """Its pipe closes some time before it is gone."""
+    program = "import os, time; os.close(1); time.sleep(0.3); os._exit(3)"
+    nvml = Nvml(tmp_path, QUICK, (sys.executable, "-c", program))
+    assert "died (exit status 3)" in why(await nvml.look())
     await nvml.close()
 
 
