@@ -34,10 +34,11 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a run of records amounts to. `position` is the last sequence number seen, None before the first.
+    """What a run of records amounts to. `position` is the last sequence number seen, None before the first; `newest` is
+    that of the last record in this run, also of those seen before.
 
     `texts` are the texts that may tell something and how often each came, in the order in which they came last.
-    `newest` is the last one that was read, also of records seen before. `overruns` counts the places where records are missing, `lost` those records; `garbage` what was no record.
+    `overruns` counts the places where records are missing, `lost` those records; `garbage` what was no record.
     """
 
     position: int | None

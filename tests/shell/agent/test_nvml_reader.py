@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -324,3 +325,16 @@ async def test_the_child_is_small(nvml: Nvml) -> None:
 def resident_kilobytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
+
+
+async def test_a_machine_that_stood_still_is_no_driver_that_hangs(machine: Machine) -> None:  # noqa: F811
+    nvml = Nvml(machine.root, Patience(answer=2.0, first=20.0))
+    seen(await nvml.look())
+    waiting = asyncio.create_task(nvml.events(0.5))
+    await asyncio.sleep(0.05)
+    assert nvml.pid is not None
+    os.kill(nvml.pid, signal.SIGSTOP)
+    time.sleep(4.0)  # noqa: ASYNC251 - this process stands still as well
+    os.kill(nvml.pid, signal.SIGCONT)
+    assert await waiting == Events((), waited=True)
+    await nvml.close()
