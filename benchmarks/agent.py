@@ -128,7 +128,9 @@ async def idle() -> list[Row]:
             memory = family_memory(agent.pid)
             written = rig.patches - writes
     return [
-        Row("idle, all sources on: processor", millicores, "mcore", None, f"<= {CPU_LIMIT:.0f}", millicores <= CPU_LIMIT),
+        Row(
+            "idle, all sources on: processor", millicores, "mcore", None, f"<= {CPU_LIMIT:.0f}", millicores <= CPU_LIMIT
+        ),
         Row(
             "idle, all sources on: resident, with its children",
             memory,

@@ -1,7 +1,7 @@
 """Thirty days of a healthy node in a noisy world, simulated: every verdict other than healthy is a false one. Seeded.
 
-The node is judged every two minutes or so, each time with answers as old as the sources' own pace, jitter and hiccups make
-them: the API server reconnects, the metadata server stumbles, the kernel log has lines that mean nothing.
+The node is judged every two minutes or so, each time with answers as old as the sources' own pace, jitter and hiccups
+make them: the API server reconnects, the metadata server stumbles, the kernel log has lines that mean nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from rlguard.health.assess import Answered, CannotLook, CloudSaid, Fact, KernelRead, Observed, Source, View, decide, fold
+from rlguard.health.assess import (
+    Answered,
+    CannotLook,
+    CloudSaid,
+    Fact,
+    KernelRead,
+    Observed,
+    Source,
+    View,
+    decide,
+    fold,
+)
 from rlguard.health.catalogue import Catalogue, builtin
 from rlguard.health.faults import Told
 from rlguard.health.spot import NoNotice, Unreadable

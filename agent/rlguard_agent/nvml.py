@@ -24,7 +24,7 @@ from rlguard.wire import from_json, to_json
 EVERY: Final = 10.0
 AT_LEAST: Final = 1.0
 """Seconds from one look to the next, however often it is kicked."""
-EVENTS_FOR: Final = 0.5
+EVENTS_FOR: Final = 1.0
 """Seconds of one wait for Xids: a kick is heard this late at most, since there is one call at a time."""
 LOOK_FOR_DRIVER: Final = 10.0
 FILE: Final = "gpus.json"
