@@ -121,8 +121,7 @@ class Agent:
         return len(self._server.acknowledged)
 
     def _members(self) -> list[Figures]:
-        oldest = boottime() - FIGURES_KEPT
-        return [figures for heard, figures in self._server.figures.values() if heard >= oldest]
+        return self._server.members(boottime() - FIGURES_KEPT)
 
     async def _watch_cloud(self, provider: Provider) -> None:
         left = self._left if self._settings.expedite else None

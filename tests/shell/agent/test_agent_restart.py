@@ -96,3 +96,28 @@ async def test_whatever_the_state_file_holds_a_fault_in_the_kernel_log_is_told(w
     await world.start()
     async with linked(world) as sidecar:
         await until(lambda: sidecar.codes() == ["xid-79"], 15.0)
+
+
+async def test_a_gap_is_no_health_until_gpus_and_ports_were_looked_at_and_health_again_then(
+    world: Any,
+    machine: Machine,  # noqa: F811
+) -> None:
+    ports.lay_out(Path(world.env()["RLGUARD_AGENT_SYSFS"]))
+    await world.start(**with_gpus(machine, "on"))
+    async with linked(world) as sidecar:
+        world.kernel.write("first")
+        await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
+        world.kernel.write("after a gap", sequence=500)
+        await until(lambda: sidecar.verdict() is Verdict.UNKNOWN, 2.0)
+        await until(lambda: sidecar.verdict() is Verdict.HEALTHY, 5.0)
+
+
+async def test_one_xid_from_the_kernel_log_and_from_nvml_is_one_notice(world: Any, machine: Machine) -> None:  # noqa: F811
+    await world.start(**with_gpus(machine, "on"))
+    async with linked(world) as sidecar:
+        await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
+        gpus.tell_xid(machine.state, 0, 79)
+        world.kernel.write("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
+        await until(lambda: sidecar.verdict() is Verdict.LOST)
+        await asyncio.sleep(2.0)
+    assert {notice.id for report in sidecar.reports for notice in report.notices} == {"11111111/xid-79/0000:1b:00"}
