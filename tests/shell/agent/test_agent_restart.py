@@ -121,3 +121,28 @@ async def test_one_xid_from_the_kernel_log_and_from_nvml_is_one_notice(world: An
         await until(lambda: sidecar.verdict() is Verdict.LOST)
         await asyncio.sleep(2.0)
     assert {notice.id for report in sidecar.reports for notice in report.notices} == {"11111111/xid-79/0000:1b:00"}
+
+
+async def test_a_killed_agent_leaves_no_process_behind_that_a_driver_holds(world: Any, machine: Machine) -> None:  # noqa: F811
+    """One that has the GPU open would be in the way of its reset. It hears of no end of its stdin."""
+    await world.start(**with_gpus(machine, "on"))
+    async with linked(world) as sidecar:
+        await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
+        machine.set(hang__nvmlEventSetWait_v2=1, hang__nvmlDeviceGetUUID=1)
+        await asyncio.sleep(2.0)
+        assert children(machine)
+        await world.kill()
+        await until(lambda: not children(machine), 5.0)
+
+
+def children(machine: Machine) -> list[str]:  # noqa: F811
+    """The processes that read this machine's GPUs."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        if "nvmlchild" in command and str(machine.root) in command:
+            found.append(folder.name)
+    return found
