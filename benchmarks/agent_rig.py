@@ -28,7 +28,8 @@ from aiohttp import web
 from rlguard.io.clock import boottime
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import Credentials, Key, client_context, node_identity, server_context
-from rlguard.messages import AgentReport, Message
+from rlguard.messages import Acknowledged, AgentReport, Message
+from rlguard_chaos.lab import gpus, ports
 from rlguard_chaos.lab.edge import KernelLog
 from rlguard_chaos.lab.ring import Ring
 from rlguard_controller.authority import Authority, controller_credentials, create_authority, sign
@@ -37,6 +38,7 @@ NODE = "node-1"
 NOISE = "audit: type=1400 apparmor=DENIED operation=open name=/proc/1/environ pid=%d comm=cat"
 FAULT = "NVRM: Xid (PCI:0000:%02x:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 KERNEL_WARNING = 4
+GPUS = 8
 
 
 def free_port() -> int:
@@ -86,9 +88,10 @@ def _write(ring: Ring, log: KernelLog, burst: Burst) -> dict[int, float]:
         else:
             ring.append(NOISE % number, KERNEL_WARNING, time.monotonic_ns() // 1000)
         if burst.rate:
-            while time.monotonic() < began + (number + 1) / burst.rate:
-                log.wake()
-                log.serve(0)
+            log.wake()
+            log.serve(0)
+            while (left := began + (number + 1) / burst.rate - time.monotonic()) > 0:
+                log.serve(left)  # asleep, as nothing here may take the agent's processor
         elif number % 64 == 0:
             log.wake()
             log.serve(0)
@@ -115,6 +118,7 @@ class Rig:
         here, there = multiprocessing.Pipe()
         ring = multiprocessing.get_context("spawn").Process(target=_serve, args=(str(self.folder), there), daemon=True)
         ring.start()
+        there.close()  # so that a ring that died is the end of what it tells, not a wait for ever
         self._orders = here
         await asyncio.to_thread(here.recv)
         async with self._servers() as (plain, controller):
@@ -132,6 +136,31 @@ class Rig:
                 await agent.wait()
                 here.send(None)
                 await asyncio.to_thread(ring.join)
+
+    def machine(self) -> dict[str, str]:
+        """The agent's settings for a machine with GPUS GPUs, as many RDMA ports, and one shared file system."""
+        driver, tree, pods = self.folder / "driver", self.folder / "node" / "sys", self.folder / "pods"
+        gpus.install(driver, GPUS)
+        ports.lay_out(tree, GPUS)
+        place = pods / "uid-0" / "volumes" / "nfs" / "data"
+        place.mkdir(parents=True)
+        table = self.folder / "mountinfo"
+        table.write_text(f"90 22 0:52 / {place} rw - nfs4 10.0.0.9:/cfs rw\n")
+        return {
+            "RLGUARD_AGENT_GPUS": str(GPUS),
+            "RLGUARD_AGENT_DRIVER_ROOT": str(driver),
+            "RLGUARD_NVML_STATE": str(driver / gpus.STATE),
+            "RLGUARD_AGENT_RDMA": "on",
+            "RLGUARD_AGENT_SYSFS": str(tree),
+            "RLGUARD_AGENT_STORAGE": "on",
+            "RLGUARD_AGENT_PODS": str(pods),
+            "RLGUARD_AGENT_MOUNTS": str(table),
+        }
+
+    def lose_gpu(self) -> str:
+        """GPU 0 of the `machine` is gone from now on; returns its notice's id."""
+        gpus.change(self.folder / "driver" / gpus.STATE, {"device.0.lost": 1})
+        return "11111111/gpu-lost/0000:1b:00"
 
     async def write(self, burst: Burst) -> dict[int, float]:
         """Write lines; returns when each fault was written (CLOCK_BOOTTIME, seconds), by bus number."""
@@ -152,6 +181,10 @@ class Rig:
             "RLGUARD_AGENT_METADATA": plain,
             "RLGUARD_AGENT_API": plain,
             "RLGUARD_AGENT_API_ACCOUNT": str(self.folder),
+            "RLGUARD_AGENT_GPUS": "off",
+            "RLGUARD_AGENT_RDMA": "off",
+            "RLGUARD_AGENT_STORAGE": "off",
+            "RLGUARD_AGENT_DBUS": str(self.folder / "no-dbus"),
             "RLGUARD_AGENT_TOKEN": str(self.folder / "token"),
             "RLGUARD_AGENT_STATE": str(self.folder / "state"),
             "RLGUARD_AGENT_BOOT_ID": str(self.folder / "boot_id"),
@@ -173,7 +206,9 @@ class Rig:
     async def _link(self) -> None:
         context = self._context()
         target = Target(f"https://127.0.0.1:{self.port}/v1/node", node_identity(NODE))
-        await Dialler(lambda: target, lambda: context, Outbox(), self._take).run()
+        outbox = Outbox()
+        outbox.publish(Acknowledged("uid-0", ()))
+        await Dialler(lambda: target, lambda: context, outbox, self._take).run()
 
     def _take(self, message: Message) -> None:
         assert isinstance(message, AgentReport)  # noqa: S101 - an agent says nothing else
@@ -215,11 +250,15 @@ class Rig:
             await asyncio.Event().wait()
             return response
 
+        async def event(_: web.Request) -> web.Response:
+            return web.json_response({}, status=201)
+
         async def patch(_: web.Request) -> web.Response:
             self.patches += 1
             return web.json_response(node)
 
         app = web.Application()
+        app.router.add_post("/api/v1/namespaces/default/events", event)
         app.router.add_get("/latest/meta-data/spot/termination-time", spot)
         app.router.add_get(f"/api/v1/nodes/{NODE}", get)
         app.router.add_get("/api/v1/nodes", watch)

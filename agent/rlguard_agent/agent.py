@@ -101,8 +101,7 @@ class Agent:
         return {source: now - heard for source, heard in self._heard.items()}
 
     def _members(self) -> list[Figures]:
-        oldest = boottime() - FIGURES_KEPT
-        return [figures for heard, figures in self._server.figures.values() if heard >= oldest]
+        return self._server.members(boottime() - FIGURES_KEPT)
 
     def _tell(self, fact: Fact) -> None:
         self._heard[assess.source_of(fact)] = boottime()

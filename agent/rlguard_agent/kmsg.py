@@ -41,6 +41,7 @@ class KernelSource:
         self._position = position
         self._tell = tell
         self._kernel_only = kernel_only
+        self._newest: int | None = None
 
     async def run(self) -> None:
         """Open, follow, open again. A log that cannot be opened is told, with what to do, and tried again."""
@@ -57,14 +58,27 @@ class KernelSource:
         return f"{self._place} cannot be read ({error}); the agent's container must be privileged to read /dev/kmsg"
 
     async def _follow(self, log: Log) -> None:
+        self._newest = None
         try:
             while True:
                 more = self._read_batch(log)
+                if not more and self._is_another_log():
+                    self._start_over()
+                    return
                 await (asyncio.sleep(0) if more else readable(log.fileno(), IDLE))
         except OSError as error:
             self._tell(CannotLook(Source.KERNEL, self._advice(error)))
         finally:
             log.close()
+
+    def _is_another_log(self) -> bool:
+        """True when the log ends before the position: that is none of this log."""
+        return self._position is not None and self._newest is not None and self._newest < self._position
+
+    def _start_over(self) -> None:
+        self._position = None
+        self.gaps += 1
+        self._tell(KernelRead(boottime(), None, (), 1, caught_up=False, anew=True))
 
     def _read_batch(self, log: Log) -> bool:
         """Read what is there, at most BATCH records; true when more may be waiting."""
@@ -84,6 +98,7 @@ class KernelSource:
     def _sum_up(self, packets: list[bytes], *, caught_up: bool) -> None:
         gathered = gather(self._position, packets, kernel_only=self._kernel_only, about=worth_reading)
         self._position = gathered.position
+        self._newest = self._newest if gathered.newest is None else gathered.newest
         self._count(gathered)
         told = tuple(fact for text, count in gathered.texts.items() for fact in self._catalogue.read_line(text, count))
         self._tell(KernelRead(boottime(), gathered.position, told, gathered.overruns, caught_up))

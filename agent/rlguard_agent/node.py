@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,15 +53,17 @@ async def watch_node(api: Api, tell: Callable[[Fact], None], seen: Callable[[Map
     """Follow the Node for ever: told as Observed, and as it came to `seen`."""
     pause = PAUSE_FIRST
     while True:
+        began = boottime()
         try:
             async with Kube(api.access()) as kube:
                 node = await kube.get(api.path)
-                pause = PAUSE_FIRST
                 seen(node)
                 await _follow(kube, api, _tell_node(node, tell), tell)
         except _TROUBLE as error:
             tell(CannotLook(Source.NODE, f"the API server does not show this Node: {error!r:.200}"))
-        await asyncio.sleep(pause)
+        if boottime() - began > PAUSE_MOST:  # it has worked for a while
+            pause = PAUSE_FIRST
+        await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, no secret
         pause = min(PAUSE_MOST, pause * 2)
 
 

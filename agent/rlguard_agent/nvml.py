@@ -24,7 +24,7 @@ from rlguard.wire import from_json, to_json
 EVERY: Final = 10.0
 AT_LEAST: Final = 1.0
 """Seconds from one look to the next, however often it is kicked."""
-EVENTS_FOR: Final = 0.5
+EVENTS_FOR: Final = 1.0
 """Seconds of one wait for Xids: a kick is heard this late at most, since there is one call at a time."""
 LOOK_FOR_DRIVER: Final = 10.0
 FILE: Final = "gpus.json"
@@ -45,6 +45,14 @@ class GpuPlace:
     expected: int | None = None
     wait_for_driver: bool = False
     signs: tuple[Path, ...] = SIGNS
+
+
+def is_there(place: GpuPlace) -> bool:
+    """True when the GPUs are to be watched: by order, or there is a driver, or there were GPUs on this boot.
+
+    Raises OSError when that cannot be found out.
+    """
+    return not place.wait_for_driver or bool(_load(place).devices) or has_driver(place.root, place.signs)
 
 
 class GpuSource:
@@ -79,11 +87,13 @@ class GpuSource:
             await self.nvml.close()
 
     async def _driver(self) -> None:
-        """Return at once, or with `wait_for_driver` when there is one."""
-        place = self._place
-        while place.wait_for_driver:
-            if await asyncio.to_thread(has_driver, place.root, place.signs):
-                return
+        """Return once GPUs are to be watched."""
+        while True:
+            try:
+                if await asyncio.to_thread(is_there, self._place):
+                    return
+            except OSError as error:
+                self._tell(CannotLook(Source.GPU, f"whether there is a GPU driver cannot be seen: {error}"))
             await asyncio.sleep(LOOK_FOR_DRIVER)
 
     async def _look(self) -> None:

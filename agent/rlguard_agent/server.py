@@ -103,6 +103,11 @@ class Server:
         if figures is not None and figures.key.namespace == namespace_of(identity):
             self.figures[uid] = (boottime(), figures)
 
+    def members(self, oldest: float) -> list[Figures]:
+        """The figures of each member heard at `oldest` or later; where two pods tell the same member's, the newest."""
+        heard = sorted((one for one in self.figures.values() if one[0] >= oldest), key=lambda one: one[0])
+        return list({(figures.key, figures.index): figures for _, figures in heard}.values())
+
     def _prune(self) -> None:
         for kept in (self.acknowledged, self.figures):
             while len(kept) > PEERS:

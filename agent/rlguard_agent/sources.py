@@ -12,7 +12,7 @@ from rlguard.health.assess import Fact, Source
 from rlguard.health.clouds.providers import DMI_FILES, PROVIDERS, detect
 from rlguard.health.clouds.request import Provider
 from rlguard.io.dmi import read_dmi
-from rlguard_agent import state
+from rlguard_agent import nvml, state
 from rlguard_agent.host import HostSource
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
@@ -99,11 +99,19 @@ def _first_view(settings: Settings, cloud: Provider | None) -> assess.View:
         Source.STORAGE: settings.storage,
         Source.NODE: settings.api != "none",
         Source.RDMA: settings.rdma != "off" and is_there(_rdma_place(settings)),
-        Source.GPU: settings.gpus == "on",
+        Source.GPU: settings.gpus != "off" and _has_gpus(settings),
     }
     sources = {Source.KERNEL, Source.HOST, *(source for source, is_so in there.items() if is_so)}
     view = assess.View(settings.node, settings.boot_id, frozenset(sources))
     return assess.recall(view, state.load(settings.state))
+
+
+def _has_gpus(settings: Settings) -> bool:
+    """Whether this process must not be healthy before it has seen the GPUs."""
+    try:
+        return nvml.is_there(_gpu_place(settings))
+    except OSError:
+        return True  # the source says what is wrong
 
 
 def _rdma_place(settings: Settings) -> Place:

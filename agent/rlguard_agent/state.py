@@ -79,8 +79,9 @@ class Keeper:
         self._kept, self.problem = memory, None
 
 
-def _gist(memory: Memory) -> tuple[tuple[Fault, ...], tuple[Announced, ...], int]:
-    return tuple(standing.fault for standing in memory.faults), memory.cloud, memory.gaps
+def _gist(memory: Memory) -> tuple[tuple[Fault, ...], tuple[Announced, ...], int, tuple[tuple[str, str], ...]]:
+    seen = tuple((one.fault.code, one.fault.device) for one in memory.seen)  # their words may change with each look
+    return tuple(standing.fault for standing in memory.faults), memory.cloud, memory.gaps, seen
 
 
 def replace(folder: Path, name: str, text: str) -> None:

@@ -51,6 +51,9 @@ RESCANS: Final = (Source.GPU, Source.RDMA)
 """These look at the devices that the kernel log tells of. Without the first nobody can fill a hole in it."""
 HUNG: Final = frozenset({"nvml-hung", "rdma-hung"})
 """A source that tells one of these did not see its devices."""
+SETTLED: Final[Mapping[Source, float]] = {Source.GPU: 300.0, Source.STORAGE: 30.0}
+"""So many seconds of looking it takes a fresh process to see what lasts, and to know whose mounts count: until then
+what an earlier one saw stands. The other sources see all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class CannotLook:
 class KernelRead:
     """The kernel log up to `position`: what its records tell, in their order, and how often records were missing.
 
-    `caught_up` is false while more records wait: the source has looked only when it has seen them all.
+    `caught_up` is false while more records wait: not all was looked at. `anew`: the old position is none of this log.
     """
 
     at: float
@@ -81,6 +84,7 @@ class KernelRead:
     told: tuple[Told, ...]
     gaps: int
     caught_up: bool
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,8 @@ class View:
 
     `good` are devices that an event told to be good at something: what could go wrong with it was over, or never was.
     `names` are other names of devices, for people: the UUIDs of GPUs. `gaps`: holes in the kernel log, the newest known
-    since `gap_at`, behind which not all devices were `scanned` yet.
+    since `gap_at`, behind which not all devices were `scanned` yet. `recalled`: what an earlier process saw, of sources
+    that have not looked for long enough in this one; `settling`: since when they look.
     """
 
     node: str
@@ -127,6 +132,8 @@ class View:
     sources: frozenset[Source]
     faults: Mapping[FaultKey, Standing] = field(default_factory=dict)
     observed: Mapping[Source, tuple[Fault, ...]] = field(default_factory=dict)
+    recalled: Mapping[Source, tuple[Fault, ...]] = field(default_factory=dict)
+    settling: Mapping[Source, float] = field(default_factory=dict)
     cloud: Mapping[str, cloud.Announced] = field(default_factory=dict)
     answered: Mapping[Source, float] = field(default_factory=dict)
     problems: Mapping[Source, str] = field(default_factory=dict)
@@ -147,6 +154,14 @@ class Good:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A fault that a source saw when it looked last."""
+
+    source: Source
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What must outlive the agent's process: what it knows of this boot and its sources will not tell again."""
 
@@ -157,6 +172,7 @@ class Memory:
     good: tuple[Good, ...] = ()
     names: tuple[Named, ...] = ()
     cloud: tuple[cloud.Announced, ...] = ()
+    seen: tuple[Seen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +201,8 @@ def recall(view: View, memory: Memory | None) -> View:
     good = frozenset((one.code, one.device) for one in memory.good[:FAULT_LIMIT])
     names = with_names({}, memory.names)
     announced = {one.question: one for one in cloud.remembered({one.question: one for one in memory.cloud})}
-    seen = dataclasses.replace(view, faults=faults, good=good, names=names, cloud=announced)
+    recalled = {source: tuple(one.fault for one in memory.seen if one.source is source) for source in view.sources}
+    seen = dataclasses.replace(view, faults=faults, good=good, names=names, cloud=announced, recalled=recalled)
     return dataclasses.replace(seen, position=memory.position, gaps=memory.gaps)
 
 
@@ -194,10 +211,9 @@ def source_of(fact: Fact) -> Source:
     match fact:
         case Answered(source) | CannotLook(source) | Observed(source) | Happened(source):
             return source
-        case KernelRead():
-            return Source.KERNEL
         case CloudSaid():
             return Source.METADATA
+    return Source.KERNEL
 
 
 def fold(view: View, fact: Fact) -> View:
@@ -217,8 +233,9 @@ def _fold(view: View, fact: Fact) -> View:
         case CloudSaid():
             return _fold_cloud(view, fact)
         case Observed(source, at, faults):
-            seen = {**view.observed, source: faults[:FAULT_LIMIT]}
-            return _scanned(dataclasses.replace(_answered(view, source, at), observed=seen), fact)
+            seen = {**view.observed, source: tuple(sorted(faults, key=_worst_first)[:FAULT_LIMIT])}
+            looked = _settled(_answered(view, source, at), source, at)
+            return _scanned(dataclasses.replace(looked, observed=seen), fact)
         case Happened(_, at, faults):
             return _with_told(view, faults, at)
 
@@ -227,6 +244,15 @@ def _answered(view: View, source: Source, at: float) -> View:
     newest = max(at, view.answered.get(source, at))
     problems = {other: why for other, why in view.problems.items() if other is not source}
     return dataclasses.replace(view, answered={**view.answered, source: newest}, problems=problems)
+
+
+def _settled(view: View, source: Source, at: float) -> View:
+    """After one more look: what is recalled of the source is let go of when it has looked for long enough."""
+    since = min(at, view.settling.get(source, at))
+    held = at - since < SETTLED.get(source, 0.0)
+    kept = tuple(fault for fault in view.recalled.get(source, ()) if held and fault.code not in HUNG)
+    recalled, settling = {**view.recalled, source: kept}, {**view.settling, source: since}
+    return dataclasses.replace(view, recalled=recalled, settling=settling)
 
 
 def _scanned(view: View, fact: Observed) -> View:
@@ -240,7 +266,8 @@ def _scanned(view: View, fact: Observed) -> View:
 
 def _fold_kernel(view: View, fact: KernelRead) -> View:
     seen = _answered(view, Source.KERNEL, fact.at) if fact.caught_up else view
-    position = max((p for p in (view.position, fact.position) if p is not None), default=None)
+    positions = (None if fact.anew else view.position, fact.position)
+    position = max((p for p in positions if p is not None), default=None)
     gap_at = max(view.gap_at, fact.at) if fact.gaps else view.gap_at
     seen = dataclasses.replace(seen, position=position, gaps=view.gaps + fact.gaps, gap_at=gap_at)
     return _with_told(seen, fact.told, fact.at)
@@ -280,15 +307,13 @@ def decide(view: View, now: float) -> Decision:
 
 def blindness(view: View, now: float) -> tuple[str, ...]:
     """Why not everything can be seen at `now`, in words; empty when all is in sight."""
-    reasons = [_blind(view, source, now) for source in sorted(view.sources)]
-    if view.gaps:
-        reasons.append(f"{Source.KERNEL}: records were overwritten before they were read; a fault may be among them")
+    gap = f"{Source.KERNEL}: records were overwritten before they were read; a fault may be among them"
+    reasons = [*(_blind(view, source, now) for source in sorted(view.sources)), gap if view.gaps else ""]
     return tuple(reason for reason in reasons if reason)
 
 
 def _blind(view: View, source: Source, now: float) -> str:
-    last = view.answered.get(source)
-    if last is not None and now - last <= PATIENCE[source]:
+    if (last := view.answered.get(source)) is not None and now - last <= PATIENCE[source]:
         return ""
     return f"{source}: {view.problems.get(source, 'no answer yet' if last is None else 'no answer lately')}"
 
@@ -308,16 +333,24 @@ def _over_at(view: View, key: FaultKey, fault: Fault) -> float | None:
 def _all_faults(view: View, standing: Mapping[FaultKey, Fault]) -> list[Fault]:
     """What is told and what is seen; where two sources know the same fault, the worse account of it."""
     told = (fault for fault in standing.values() if fault.severity is not Severity.INFO)
-    seen = (fault for faults in view.observed.values() for fault in faults)
-    every = [*told, *seen, *cloud.standing(view.cloud)]
+    every = [*told, *(one.fault for one in _seen(view)), *cloud.standing(view.cloud)]
     return list({key_of(fault): fault for fault in sorted(every, key=_worst_first, reverse=True)}.values())
+
+
+def _seen(view: View) -> list[Seen]:
+    """What the sources see, and what an earlier process saw that they may only not see yet."""
+    seen = {source: {key_of(fault): fault for fault in faults} for source, faults in view.recalled.items()}
+    for source, faults in view.observed.items():
+        seen[source] = {**seen.get(source, {}), **{key_of(fault): fault for fault in faults}}
+    return [Seen(source, fault) for source in sorted(seen) for fault in seen[source].values()]
 
 
 def _memory(view: View, standing: Mapping[FaultKey, Fault]) -> Memory:
     faults = tuple(view.faults[key] for key in sorted(standing))
     good = tuple(Good(*key) for key in sorted(view.good))
     names = tuple(Named(*pair) for pair in sorted(view.names.items()))
-    return Memory(view.boot_id, view.position, view.gaps, faults, good, names, cloud.remembered(view.cloud))
+    announced, seen = cloud.remembered(view.cloud), tuple(_seen(view)[:FAULT_LIMIT])
+    return Memory(view.boot_id, view.position, view.gaps, faults, good, names, announced, seen)
 
 
 def _worst_first(fault: Fault) -> tuple[int, bool, str, str]:
@@ -342,8 +375,7 @@ def _degrades(fault: Fault) -> bool:
 def _notice(view: View, fault: Fault, now: float) -> Notice:
     left = None if fault.deadline is None else round(max(0.0, fault.deadline - now), 1)
     name = notice_id(view.boot_id, fault.code, fault.device)
-    other = view.names.get(fault.device)
-    detail = f"{fault.detail} [{other}]" if other else fault.detail
+    detail = f"{fault.detail} [{view.names[fault.device]}]" if fault.device in view.names else fault.detail
     return Notice(name, fault.code, fault.severity, fault.scope, fault.repair, detail, left)
 
 

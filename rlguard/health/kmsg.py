@@ -34,7 +34,8 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a run of records amounts to. `position` is the last sequence number seen, None before the first.
+    """What a run of records amounts to. `position` is the last sequence number seen, None before the first; `newest` is
+    that of the last record in this run, also of those seen before.
 
     `texts` are the texts that may tell something and how often each came, in the order in which they came last.
     `overruns` counts the places where records are missing, `lost` those records; `garbage` what was no record.
@@ -46,6 +47,7 @@ class Gathered:
     overruns: int
     lost: int
     garbage: int
+    newest: int | None = None
 
 
 def parse_record(data: bytes) -> KernelRecord | None:
@@ -67,7 +69,7 @@ def gather(
     """
     texts: dict[str, int] = {}
     records = overruns = lost = garbage = 0
-    broken = False
+    broken, newest = False, None
     for packet in packets:
         if packet == OVERRUN:
             broken = True
@@ -76,7 +78,7 @@ def gather(
         if header is None:
             garbage += 1
             continue
-        sequence = int(header.group(2))
+        sequence = newest = int(header.group(2))
         if position is not None and sequence <= position:
             continue
         missing = 0 if position is None else sequence - position - 1
@@ -85,7 +87,7 @@ def gather(
         if about(packet) and (int(header.group(1)) >> 3 == KERNEL or not kernel_only):
             text = _text(packet, header.end())
             texts[text] = texts.pop(text, 0) + 1
-    return Gathered(position, texts, records, overruns + broken, lost, garbage)
+    return Gathered(position, texts, records, overruns + broken, lost, garbage, newest)
 
 
 def _text(data: bytes, start: int) -> str:

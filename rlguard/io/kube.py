@@ -57,7 +57,7 @@ class ExpiredError(KubeError):
     """The resource version is too old to watch from: list again."""
 
 
-_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _ERRORS: Final[dict[int, type[KubeError]]] = {404: NotFoundError, 409: ConflictError, 410: ExpiredError}
 
 
@@ -245,7 +245,7 @@ class Kube:
             ):
                 await _check(response, path)
                 answer = await response.json(content_type=None)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError) as error:
             raise KubeError(0, f"{method} {path}: {error!r:.200}") from error
         if not isinstance(answer, dict):
             raise KubeError(0, f"{method} {path}: not an object: {answer!r:.200}")
@@ -269,7 +269,7 @@ async def _check(response: aiohttp.ClientResponse, path: str) -> None:
 def _message(text: str) -> str:
     try:
         return str(json.loads(text)["message"])[:300]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text[:300]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rlguard.health.storage import Hung, NotProbed, Probed, read_reply
+from rlguard.io import patience
 
 TABLE: Final = Path("/proc/self/mountinfo")
 TABLE_LIMIT: Final = 4 << 20
@@ -48,8 +49,7 @@ class MountProbe:
         if self.stuck:
             return Hung()
         try:
-            async with asyncio.timeout(seconds):
-                line = await self._line()
+            line = await patience.within(seconds, self._line())
         except TimeoutError:
             await self._kill()
             return Hung()

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rlguard.errors import BadWireError
 from rlguard.health.gpusnapshot import Hung, Look, Snapshot, Unreadable, XidEvent
+from rlguard.io import patience
 from rlguard.io.clock import boottime
 from rlguard.wire import from_json
 
@@ -47,8 +48,8 @@ class Events:
 class Nvml:
     """The driver whose files are under `root`; `close` it at the end. No method raises for what a driver does."""
 
-    def __init__(self, root: Path, patience: Patience = Patience(), command: Sequence[str] = COMMAND) -> None:
-        self._patience = patience
+    def __init__(self, root: Path, bounds: Patience = Patience(), command: Sequence[str] = COMMAND) -> None:
+        self._patience = bounds
         self._command = (*command, str(root))
         self._lock = asyncio.Lock()
         self._child: Process | None = None
@@ -119,8 +120,7 @@ class Nvml:
                 return Hung(within)
             limit = max(within, self._patience.first) if self._fresh_child else within
             self._fresh_child = False
-            async with asyncio.timeout(limit):
-                line = await _exchange(child, json.dumps(request).encode() + b"\n")
+            line = await patience.within(limit, _exchange(child, json.dumps(request).encode() + b"\n"))
         except TimeoutError:
             await self._fail()
             return Hung(limit)
@@ -136,6 +136,9 @@ class Nvml:
             answer = None
         if isinstance(answer, dict) and not answer.get("over"):
             return Unreadable(str(answer["unreadable"])) if "unreadable" in answer else answer
+        if not line:
+            # It ends by itself. A signal now could take its exit status away from who waits for it.
+            await asyncio.wait({asyncio.create_task(child.wait())}, timeout=self._patience.reap)
         await self._fail()
         if isinstance(answer, dict):
             return Unreadable(str(answer.get("unreadable")))
@@ -161,9 +164,8 @@ class Nvml:
         return self._child
 
     async def _pause(self) -> None:
-        patience = self._patience
         if self._failures:
-            pause = min(patience.longest_pause, patience.pause * 2 ** min(self._failures - 1, 16))
+            pause = min(self._patience.longest_pause, self._patience.pause * 2 ** min(self._failures - 1, 16))
             await asyncio.sleep(max(0.0, self._failed_at + pause - boottime()))
 
     async def _fail(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from rlguard.io.nvmlread import address_of, read_all
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+PR_SET_PDEATHSIG: Final = 1
 MOST_EVENTS: Final = 256
 """Told at once at most; the rest with the next request."""
 ADVICE: Final = {
@@ -154,6 +156,8 @@ def main() -> int:
     if len(sys.argv) != 2:  # noqa: PLR2004 # the program and its one argument
         sys.stderr.write("usage: python -m rlguard.io.nvmlchild DRIVER_ROOT\n")
         return 2
+    # Inside a call that hangs the end of stdin is not seen; who holds a GPU open is in the way of its reset.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     child = Child(Path(sys.argv[1]), sys.stdout.buffer)
     for line in sys.stdin.buffer:
         try:

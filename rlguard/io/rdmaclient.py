@@ -9,6 +9,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.errors import TransientError
+from rlguard.io import patience
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -60,8 +61,8 @@ class RdmaClient:
         child = await self._running()
         self._device = "the list of devices"
         try:
-            async with asyncio.timeout(within_s):
-                answer = await self._answer(child, json.dumps({"counters": list(counters)}).encode() + b"\n")
+            request = json.dumps({"counters": list(counters)}).encode() + b"\n"
+            answer = await patience.within(within_s, self._answer(child, request))
         except TimeoutError:
             await self._kill()
             raise HungError(self._device) from None

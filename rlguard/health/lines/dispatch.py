@@ -17,6 +17,10 @@ _TELLTALES: Final = re.compile(
 )
 """What tells, in the bytes of a record, that it may be worth reading."""
 
+_OF_A_USER: Final = "process '"
+"""The kernel's own line "process '/tmp/x' started with executable stack" (fs/exec.c) shows, unquoted, a file name that
+anybody chooses who may run a program."""
+
 
 def worth_reading(record: bytes) -> bool:
     """False for a record that certainly tells nothing. Most of a flood ends here."""
@@ -25,6 +29,8 @@ def worth_reading(record: bytes) -> bool:
 
 def read(text: str) -> Line | None:
     """What a line tells, None if nothing. Never raises."""
+    if text.startswith(_OF_A_USER):
+        return None
     for telltales, reader in _READERS:
         if any(telltale in text for telltale in telltales):
             line = reader(text)

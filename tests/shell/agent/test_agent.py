@@ -11,12 +11,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
+from prometheus_client import CollectorRegistry
 from waiting import until
 
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
 from rlguard.messages import Acknowledged, AgentReport, Figures, Message, Ranks
 from rlguard.model import CheckpointId, GroupKey, Incarnation, Verdict
+from rlguard_agent.server import Server
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 APP_XID = "NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=python3, Ch 00000008"
@@ -255,3 +258,11 @@ async def until_shown(world: Any, line: str) -> None:
     async with asyncio.timeout(10):
         while line not in await scraped(world):  # noqa: ASYNC110 - what is waited for is another process
             await asyncio.sleep(0.05)
+
+
+async def test_of_two_pods_of_one_member_the_newest_figures_are_shown_once() -> None:
+    """Prometheus refuses the same series twice, and while a pod replaces another both may be here."""
+    server = Server(Outbox(), CollectorRegistry(), list, structlog.get_logger())
+    for uid, step in (("uid-1", 7), ("uid-0", 5), ("uid-1", 9)):
+        server._take(f"rlguard://pod/ns/pod-0/{uid}", Acknowledged(uid, (), figures("ns", step)))
+    assert [member.step for member in server.members(0.0)] == [9]

@@ -58,11 +58,12 @@ async def fault_of_an_earlier_boot(world: Any) -> None:
 async def test_records_overwritten_while_the_agent_was_dead_are_a_gap_and_no_health(world: Any) -> None:
     for number in range(5):
         world.kernel.write(NOISE, number)
-    await world.start()
+    await world.start(hurry={"rlguard_agent.state.EVERY": 0.2})
     async with linked(world) as sidecar:
         await until(lambda: sidecar.verdict() is Verdict.HEALTHY)
         await until((world.folder / "state" / "state.json").exists)
-        await asyncio.sleep(6.0)  # a position that moved alone is written every few seconds
+        state = world.folder / "state" / "state.json"
+        await until(lambda: '"position": 4' in state.read_text())
         await world.kill()
         world.kernel.packets.clear()
         world.kernel.write(NOISE, 1305)

@@ -98,7 +98,10 @@ async def test_azure_may_go_ahead_once_the_pods_that_were_told_have_left_and_not
     }
     async with serving(FakeCloud(answers)) as cloud:
         await world.start(
-            RLGUARD_AGENT_CLOUD="azure", RLGUARD_AGENT_METADATA=cloud.url, RLGUARD_AGENT_AZURE_EXPEDITE="1"
+            hurry={"rlguard_agent.metadata.EVERY": 0.3},
+            RLGUARD_AGENT_CLOUD="azure",
+            RLGUARD_AGENT_METADATA=cloud.url,
+            RLGUARD_AGENT_AZURE_EXPEDITE="1",
         )
         async with reports(world) as heard:
             await until(lambda: codes(heard) == ["maintenance-reboot"])
@@ -134,7 +137,7 @@ async def test_the_mounts_of_a_pod_with_a_sidecar_are_looked_at(world: Any) -> N
 
 
 async def test_storage_that_cannot_be_looked_at_is_unknown_where_a_person_wants_it_watched(world: Any) -> None:
-    await world.start(RLGUARD_AGENT_STORAGE="on")
+    await world.start(hurry={"rlguard_agent.node.DOUBT": 1.0}, RLGUARD_AGENT_STORAGE="on")
     async with reports(world) as heard:
         await until(lambda: heard and heard[-1].verdict is Verdict.UNKNOWN and world.conditions())
     assert "agent.hostPaths" in world.conditions()[-1]["message"]

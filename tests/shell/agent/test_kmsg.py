@@ -103,3 +103,18 @@ async def test_a_file_with_an_end_is_no_kernel_log_and_is_not_read_again_and_aga
             await until(lambda told=facts: any(isinstance(fact, CannotLook) for fact in told))  # type: ignore[misc]
             await asyncio.sleep(0.2)
         assert len(facts) < 4
+
+
+@pytest.mark.parametrize("position", [2, 2**62], ids=["a little ahead", "far ahead"])
+async def test_a_position_that_the_log_has_not_reached_is_none_of_this_log(tmp_path: Path, position: int) -> None:
+    ring, facts = Ring(), list[Fact]()
+    with serving(ring, tmp_path) as log:
+        ring.append("NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", 4, 0)
+        ring.append("more", 4, 0)
+        async with following(f"unix:{tmp_path / 'kmsg.sock'}", facts, position):
+            async with asyncio.timeout(10):
+                while not summed_up(facts).faults:
+                    log.serve(0)
+                    await asyncio.sleep(0.01)
+        seen = summed_up(facts)
+    assert (seen.position, seen.gaps) == (1, 1)

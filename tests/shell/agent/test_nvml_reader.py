@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,8 +21,8 @@ from rlguard.health.gpusnapshot import Hung, Look, Refused, Snapshot, Unreadable
 from rlguard.io.nvml import Events, Nvml, Patience
 from rlguard_chaos.lab import gpus
 
-QUICK = Patience(answer=5.0, first=20.0, reap=0.2, pause=0.05, longest_pause=0.1)
-SHORT = Patience(answer=0.3, first=20.0, reap=0.2, pause=0.05, longest_pause=0.1)
+QUICK = Patience(answer=5.0, first=20.0, reap=5.0, pause=0.05, longest_pause=0.1)
+SHORT = Patience(answer=0.3, first=20.0, reap=5.0, pause=0.05, longest_pause=0.1)
 CODES = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
 WHOLE_DRIVER = {1, 9, 18}
 GONE = {15, 16}
@@ -301,6 +302,14 @@ async def test_a_child_that_answers_nonsense_or_dies_is_said(program: str, words
     await nvml.close()
 
 
+async def test_the_exit_status_of_a_child_that_ends_slowly_is_not_lost(tmp_path: Path) -> None:
+    """Its pipe closes some time before it is gone."""
+    program = "import os, time; os.close(1); time.sleep(0.3); os._exit(3)"
+    nvml = Nvml(tmp_path, QUICK, (sys.executable, "-c", program))
+    assert "died (exit status 3)" in why(await nvml.look())
+    await nvml.close()
+
+
 async def test_a_child_that_cannot_be_started_is_said(tmp_path: Path) -> None:
     nvml = Nvml(tmp_path, QUICK, (str(tmp_path / "nothing"),))
     assert "cannot be started" in why(await nvml.look())
@@ -316,3 +325,16 @@ async def test_the_child_is_small(nvml: Nvml) -> None:
 def resident_kilobytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
+
+
+async def test_a_machine_that_stood_still_is_no_driver_that_hangs(machine: Machine) -> None:  # noqa: F811
+    nvml = Nvml(machine.root, Patience(answer=2.0, first=20.0))
+    seen(await nvml.look())
+    waiting = asyncio.create_task(nvml.events(0.5))
+    await asyncio.sleep(0.05)
+    assert nvml.pid is not None
+    os.kill(nvml.pid, signal.SIGSTOP)
+    time.sleep(4.0)  # noqa: ASYNC251 - this process stands still as well
+    os.kill(nvml.pid, signal.SIGCONT)
+    assert await waiting == Events((), waited=True)
+    await nvml.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import reduce
 
 import pytest
@@ -245,6 +246,50 @@ def test_a_restarted_agent_knows_what_it_knew_on_the_same_boot_alone() -> None:
     assert judge(same).report.notices == judge(before).report.notices
     assert (same.position, same.gaps) == (42, 1)
     assert recall(seen(boot_id="another"), memory) == seen(boot_id="another")
+
+
+def observed(source: Source, *faults: Fault, at: float = NOW) -> Observed:
+    return Observed(source, at, faults)
+
+
+def lost(device: str = "0000:05:00", code: str = "gpu-lost") -> Fault:
+    return Fault(code, device, Severity.FATAL, Scope.GPU, Repair.REBOOT, "gone")
+
+
+@pytest.mark.parametrize("source", [Source.GPU, Source.RDMA, Source.STORAGE, Source.NODE, Source.HOST])
+def test_what_a_source_saw_stands_after_a_restart_until_it_has_looked_again(source: Source) -> None:
+    before = judge(seen(*LOOKED, observed(source, lost())))
+    after = recall(seen(), before.memory)
+    others = [Answered(one, NOW) for one in Source if one is not source]
+    assert judge(reduce(fold, others, after)).report == before.report
+    again = reduce(fold, [observed(source), observed(source, at=NOW + 301)], after)
+    assert judge(again, NOW + 301).report.notices == ()
+
+
+@pytest.mark.parametrize(("source", "wait"), [(Source.GPU, 300.0), (Source.STORAGE, 30.0)])
+def test_a_fresh_process_that_cannot_see_it_yet_ends_nothing(source: Source, wait: float) -> None:
+    memory = judge(seen(*LOOKED, observed(source, lost()))).memory
+    looked = fold(fold(recall(seen(), memory), observed(source)), observed(source, at=NOW + wait - 1))
+    assert [notice.code for notice in judge(looked).report.notices] == ["gpu-lost"]
+    restarted = recall(seen(), judge(looked).memory)
+    assert [notice.code for notice in judge(restarted).report.notices] == ["gpu-lost"]
+    assert judge(fold(looked, observed(source, at=NOW + wait))).report.notices == ()
+
+
+def test_a_driver_that_answers_a_fresh_process_hangs_no_more() -> None:
+    memory = judge(seen(*LOOKED, observed(Source.GPU, lost(code="nvml-hung")))).memory
+    assert judge(fold(recall(seen(), memory), observed(Source.GPU))).report.notices == ()
+
+
+def test_what_a_source_saw_that_is_switched_off_since_is_forgotten() -> None:
+    memory = judge(seen(*LOOKED, observed(Source.GPU, lost()))).memory
+    assert judge(recall(seen(sources=ALL - {Source.GPU}), memory)).report.notices == ()
+
+
+def test_of_too_many_faults_that_a_source_sees_the_worst_are_kept() -> None:
+    mild = Fault("warm", "0", Severity.WARNING, Scope.GPU, Repair.NONE, "")
+    many = [dataclasses.replace(mild, device=f"gpu-{number}") for number in range(300)]
+    assert judge(seen(*LOOKED, observed(Source.GPU, *many, lost()))).report.verdict is Verdict.LOST
 
 
 def test_the_same_fault_from_the_kernel_log_and_from_nvml_is_one_notice() -> None:

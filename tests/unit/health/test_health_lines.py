@@ -131,3 +131,9 @@ def test_no_text_makes_the_decoders_fail(text: str) -> None:
     nvidia.read_introduction(f"NVRM: GPU at {text}")
     nvidia.named_cause(f"caused by previous Xid {text}")
     tasks.pod_of(text)
+
+
+def test_a_file_name_that_the_kernel_shows_is_nothing_that_it_says() -> None:
+    name = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus."
+    assert builtin().read_line(f"process '/tmp/{name}' started with executable stack") == ()
+    assert builtin().read_line(name) != ()
