@@ -202,7 +202,8 @@ class PodReport:
     `root_state`: "ok", "none" (no checkpoint root configured) or what is wrong with it, in words.
     `disk_generation` is the newest generation under the checkpoint root, None when it cannot be read. `reached`: the
     step of the pod's slowest rank and its incarnation, so that the last step of a lost leader is known to whoever
-    leads the controllers by then.
+    leads the controllers by then. `completed_by`: the UID of the LWS that the root's mark of completion names, maybe an
+    earlier one of the same name (C10); empty without a mark.
     """
 
     key: GroupKey
@@ -217,6 +218,7 @@ class PodReport:
     untouched: bool
     group: GroupReport | None
     reached: CheckpointId | None = None
+    completed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

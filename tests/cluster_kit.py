@@ -83,6 +83,7 @@ class Cluster:
     injector: bool = True
     refused: bool = False
     taints: TaintPolicy | None = None
+    completed_by: str = ""
 
     def __post_init__(self) -> None:
         self.uids, self.versions = count(1), count(1)
@@ -304,6 +305,7 @@ class Cluster:
             untouched=toy.untouched,
             group=self.coordinate(toy) if toy.pod.index == 0 else None,
             reached=self.reached(leader),
+            completed_by=self.completed_by,
         )
 
     def reached(self, leader: ToyPod | None) -> CheckpointId | None:

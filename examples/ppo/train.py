@@ -7,6 +7,7 @@ and goes on bit for bit as if nothing had happened; without, it is a plain PPO l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -195,7 +196,7 @@ class StepLog:
             return
         sha = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in policy.state_dict().values()))
         line = {"t": time.time(), "step": step, "return": round(mean, 2), **self._about, "sha": sha.hexdigest()[:16]}
-        with self._path.open("a") as file:
+        with contextlib.suppress(OSError), self._path.open("a") as file:  # a full disk costs the log, not the run
             file.write(json.dumps(line) + "\n")
 
 

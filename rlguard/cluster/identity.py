@@ -34,7 +34,7 @@ def identify(context: Context, stored: GroupStatus) -> GroupStatus | None:
     report = heard.report
     if report.disk_generation is None and report.root_state != NO_ROOT:
         return _unreadable(stored, report, context.now - heard.first_at)
-    return _next_generation(_counted(context, stored, report), report)
+    return _next_generation(_counted(context, stored, report), report, context.job.uid)
 
 
 def _counted(context: Context, stored: GroupStatus, report: PodReport) -> GroupStatus:
@@ -62,10 +62,10 @@ def _still(pending: PendingDelete | None) -> PendingDelete | None:
     return replace(pending, kind=DeleteKind.REPLACE) if pending is not None else None
 
 
-def _next_generation(stored: GroupStatus, report: PodReport) -> GroupStatus:
+def _next_generation(stored: GroupStatus, report: PodReport, job_uid: str) -> GroupStatus:
     """Written before anybody is told (A3). Pods of the generation before belong to a leader that is no more."""
     old = [uid for uid in stored.world_uids if uid not in stored.refused and uid != report.member.uid]
-    phase, why = _begin(stored, report)
+    phase, why = _begin(stored, report, job_uid)
     return replace(
         stored,
         phase=phase,
@@ -81,9 +81,9 @@ def _next_generation(stored: GroupStatus, report: PodReport) -> GroupStatus:
     )
 
 
-def _begin(stored: GroupStatus, report: PodReport) -> tuple[Phase, str]:
+def _begin(stored: GroupStatus, report: PodReport, job_uid: str) -> tuple[Phase, str]:
     if stored.phase is Phase.GAVE_UP:
         return stored.phase, stored.why
-    if report.completed:
+    if report.completed_by == job_uid:
         return Phase.COMPLETED, "the checkpoint root says that the job is complete"
     return Phase.PENDING, "new leader pod"

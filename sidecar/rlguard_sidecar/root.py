@@ -23,12 +23,16 @@ LOOK_RUNNING: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RootState:
-    """`state`: "ok", "none", or what is wrong, in words. `generation`: the newest on disk, None if unknown."""
+    """`state`: "ok", "none", or what is wrong, in words. `generation`: the newest on disk, None if unknown.
+
+    `completed`: this very job is marked complete; `completed_by`: the UID of the LWS that is, empty for none.
+    """
 
     state: str
     generation: int | None
     lineage: bool
     completed: bool
+    completed_by: str = ""
 
     @property
     def readable(self) -> bool:
@@ -82,7 +86,11 @@ class RootWatch:
     def _seen(self, problem: str, scan: Scan) -> RootState:
         generation = max((incarnation.generation for incarnation in scan.claimed), default=0)
         return RootState(
-            problem or OK, generation, lineage=bool(scan.claimed), completed=is_completed(scan, self._job_uid())
+            problem or OK,
+            generation,
+            lineage=bool(scan.claimed),
+            completed=is_completed(scan, self._job_uid()),
+            completed_by=scan.completed.job_uid if scan.completed is not None else "",
         )
 
 

@@ -218,6 +218,7 @@ class Sidecar:
                 root_state=root.state,
                 disk_generation=root.generation,
                 completed=root.completed,
+                completed_by=root.completed_by,
                 hears_coordinator=leads or self._reach.open,
                 notices=self._notices.standing(boottime()),
                 terminating=self._terminating,

@@ -192,7 +192,7 @@ class StoreActions:
 
 
 def to_fact(scan: outcomes.Scan, job_uid: str | None) -> LineageScan:
-    """The store's scan as the coordinator's core wants it. `job_uid` None: not known yet, any completion counts."""
+    """The store's scan as the coordinator's core wants it. `job_uid` None: not known yet, no completion counts."""
     claims = dict.fromkeys(scan.claimed, "") | {one: claim.leader_uid for one, claim in scan.claims.items()}
     return LineageScan(
         claims=tuple(sorted(claims.items())),
@@ -205,7 +205,7 @@ def to_fact(scan: outcomes.Scan, job_uid: str | None) -> LineageScan:
 
 def is_completed(scan: outcomes.Scan, job_uid: str | None) -> bool:
     """C10: is this very job done; a mark of an earlier job of the same name says nothing."""
-    return scan.completed is not None and job_uid in (None, scan.completed.job_uid)
+    return scan.completed is not None and scan.completed.job_uid == job_uid
 
 
 def stores_of(root: str | None, private: Path) -> Stores:

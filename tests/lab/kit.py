@@ -193,10 +193,18 @@ def _environment(pid: int) -> dict[bytes, bytes]:
 
 
 def steps_of(log: Path) -> list[dict[str, Any]]:
-    """The whole lines of a rank's step log."""
+    """The whole lines of a rank's step log; a disk that was full may have torn some."""
     if not log.exists():
         return []
-    return [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    return [line for line in map(_whole, log.read_text().splitlines()) if line is not None]
+
+
+def _whole(line: str) -> dict[str, Any] | None:
+    try:
+        value: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return value
 
 
 def endless(namespace: str, gpus: int = 8) -> dict[str, Any]:

@@ -195,6 +195,18 @@ def test_pods_of_a_completed_job_idle_when_they_are_made_anew() -> None:
     assert cluster.group.phase is Phase.COMPLETED
 
 
+def test_c10_a_job_made_anew_under_the_name_of_a_completed_one_trains() -> None:
+    cluster = Cluster(completed_by="the UID of an earlier LWS", disk_generation=3).running()
+    assert cluster.group.generation == 4
+    assert cluster.actions(ScaleJob) == []
+
+
+def test_c10_a_job_whose_guard_was_lost_after_it_completed_stays_completed() -> None:
+    cluster = Cluster(completed_by="lws-1", disk_generation=3)
+    cluster.run(10)
+    assert cluster.status.phase is Phase.COMPLETED
+
+
 def test_a_leader_that_went_without_our_doing_is_an_incident_and_counts() -> None:
     cluster = Cluster(spec={"restart": {"recreations": 1}}).running()
     for _ in range(2):
