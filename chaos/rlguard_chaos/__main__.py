@@ -29,16 +29,27 @@ def main(words: list[str] | None = None) -> int:
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if given[:1] == [name]:
-            import_module(module).register(command)
+            try:
+                import_module(module).register(command)
+            except ModuleNotFoundError as error:
+                sys.stderr.write(f"rlguard: {name} needs {error.name}: pip install 'rlguard[chaos]'\n")
+                return BAD_INPUT
     arguments = parser.parse_args(given)
     try:
         return int(arguments.run(arguments))
     except (RlguardError, OSError) as error:
-        sys.stderr.write(f"rlguard: {error}\n")
+        sys.stderr.write(f"rlguard: {_said(error)}\n")
         return BAD_INPUT
     except KeyboardInterrupt:
         sys.stderr.write("rlguard: interrupted\n")
         return 130
+
+
+def _said(error: Exception) -> str:
+    """The error in words: of a file, its name and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 if __name__ == "__main__":

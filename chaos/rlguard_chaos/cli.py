@@ -9,13 +9,14 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from rlguard.errors import BadConfigError
 from rlguard_chaos import demo
-from rlguard_chaos.experiment import Experiment
-from rlguard_chaos.faults import Hands, Job
+from rlguard_chaos.experiment import Experiment, Fault
+from rlguard_chaos.faults import NODE_FAULTS, Hands, Job
 from rlguard_chaos.kubectl import Kubectl
 from rlguard_chaos.lab import Lab, layout
 from rlguard_chaos.narrate import Narrator
@@ -37,23 +38,34 @@ def register(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     verbs.add_parser("list", help="the experiments that come with rlguard").set_defaults(run=_list)
     run = verbs.add_parser("run", help="run one experiment: inject, watch, judge")
-    run.add_argument("experiment", metavar="FILE|NAME")
+    run.add_argument("experiment", metavar="FILE|NAME", help="a name that 'rlguard chaos list' shows, or a YAML file")
     run.add_argument("--job", required=True, help="name of the LeaderWorkerSet")
-    run.add_argument("--namespace", default="default")
+    run.add_argument("--namespace", default="default", help="where the job is (default: default)")
     run.add_argument("--group", type=int, default=0, help="which group of the job (default 0)")
     run.add_argument(
-        "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="default: $KUBECONFIG, else the lab's"
+        "--kubeconfig",
+        default=os.environ.get("KUBECONFIG", ""),
+        help="default: $KUBECONFIG, else the lab's; ~/.kube/config is never taken unasked",
     )
     run.set_defaults(run=_run)
 
 
 def _list(_: argparse.Namespace) -> int:
-    table = Table("name", "what it does", "file")
+    table = Table("name", "what it does", "runs on", "file", box=SIMPLE_HEAD)
     for path in sorted(demo.EXPERIMENTS.glob("*.yaml")):
         experiment = demo.load(path)
-        table.add_row(experiment.name, experiment.title, str(path))
-    Console().print(table)
+        table.add_row(experiment.name, experiment.title, _where(experiment), path.name)
+    console = Console()
+    console.print(table)
+    console.print(f"The files are in {demo.EXPERIMENTS}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _where(experiment: Experiment) -> str:
+    faults = {injection.fault for step in experiment.steps for injection in step.inject}
+    if faults & NODE_FAULTS:
+        return "the lab"
+    return "examples/ppo" if Fault.FINISH_JOB in faults else "any job"
 
 
 def _run(arguments: argparse.Namespace) -> int:

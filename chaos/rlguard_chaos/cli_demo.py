@@ -23,11 +23,21 @@ def register(parser: argparse.ArgumentParser) -> None:
         "death of its leader's node, and finishes; the same job without rlguard is measured beside it."
     )
     parser.add_argument("--build", default="build", metavar="DIR", help="where demo.json and demo.html go")
-    parser.add_argument("--only", action="append", default=[], metavar="ACT", help="play this act only (repeatable)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ACT",
+        help="play this act only (repeatable; 'rlguard chaos list' shows them)",
+    )
     parser.add_argument("--no-baseline", action="store_true", help="do not measure the job without rlguard")
     parser.add_argument("--manifests", metavar="DIR", help="folder with another job.yaml and guard.yaml of job 'ppo'")
     parser.add_argument("--within", type=float, metavar="SECONDS", help="no act may take longer, whatever it says")
-    parser.add_argument("--keep", action="store_true", help="leave the lab up afterwards (or DEMO_KEEP=1)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the lab up afterwards (or DEMO_KEEP=1); else a lab that ran before goes, too",
+    )
     parser.set_defaults(run=_demo)
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,8 @@ from rlguard_chaos.words import MENDS, coloured, split
 EPILOG: Final = """examples:
   sudo rlguard node check                      is anything wrong with this machine? One look, no cluster
   rlguard node explain 79                      what Xid 79 means, how bad it is, what mends and what ends it
-  rlguard node explain sxid-20034              the same for a fault of an NVSwitch; any code of a notice will do
+  rlguard node explain sxid-20034              the same for a fault of an NVSwitch
+  rlguard node explain rdma-port-down          any code of an Event or a condition about a Node will do
   dmesg | rlguard node replay -                what this machine's kernel log tells
   journalctl -k -o short-iso | rlguard node replay - --json
 
@@ -65,25 +67,32 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def _register_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", metavar="CODE", help="79, xid-79, sxid-20034, oom-kill, ...")
+    parser.add_argument("code", metavar="CODE", help="79, xid-79, sxid-20034, oom-kill, rdma-port-down, ...")
     _add_common(parser)
     parser.set_defaults(run=_explain)
 
 
 def _register_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE|-", help="records of /dev/kmsg, or what dmesg or journalctl -k print")
-    parser.add_argument("--any", action="store_true", help="believe lines that user space wrote, too")
+    parser.add_argument("--any", action="store_true", help="believe lines that programs wrote into the log, too")
     _add_common(parser)
     parser.set_defaults(run=_replay)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--catalogue", metavar="FILE", type=Path, help="your own rows over those of the tables (JSON)")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--catalogue", metavar="FILE", type=Path, help="your own rows over those of the tables (JSON; docs/corpus.md)"
+    )
 
 
 def _catalogue(arguments: argparse.Namespace) -> Catalogue:
-    return builtin(arguments.catalogue.read_text("utf-8") if arguments.catalogue else None)
+    if not arguments.catalogue:
+        return builtin()
+    try:
+        return builtin(arguments.catalogue.read_text("utf-8"))
+    except (BadConfigError, UnicodeDecodeError) as error:
+        raise BadConfigError(f"{arguments.catalogue}: {error}; docs/corpus.md shows the form") from error
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -93,7 +102,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(explained(catalogue, row)) + "\n")
         return 0
     table = Table(show_header=False, box=None)
-    for name, text in _words(catalogue, row):
+    for name, text in _words(catalogue, row, _ends(row)):
         table.add_row(f"[bold]{name}[/bold]", escape(text))
     Console().print(table)
     return 0
@@ -142,7 +151,7 @@ def explained(catalogue: Catalogue, row: Row) -> dict[str, Any]:
     }
 
 
-def _words(catalogue: Catalogue, row: Row) -> Iterator[tuple[str, str]]:
+def _words(catalogue: Catalogue, row: Row, ends: str) -> Iterator[tuple[str, str]]:
     severity, scope, repair = row.rating
     yield row.code, row.meaning
     yield "how bad", f"{severity}, for the {scope}"
@@ -153,7 +162,7 @@ def _words(catalogue: Catalogue, row: Row) -> Iterator[tuple[str, str]]:
     for number, (worse, what, mend) in row.actions.items():
         yield f"action {number}", f"{worse}, for the {what}: {MENDS[mend]}"
     yield "what to do", f"{repair}: {MENDS[repair]}"
-    yield "over with", _ends(row)
+    yield "over with", ends
     yield from _relations(catalogue, row)
     yield "source", row.source
     yield "tables", catalogue.version
@@ -179,12 +188,16 @@ def _ends(row: Row) -> str:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    counter: Counter[str] = Counter()
     with _opened(arguments.file) as lines:
-        played = replay(read_log(lines, kernel_only=not arguments.any), _catalogue(arguments))
+        log = read_log(_counted(lines, counter), kernel_only=not arguments.any)
+        played = replay(log, _catalogue(arguments))
+    if not counter["lines"]:
+        raise BadConfigError(f"{arguments.file}: no line in it; does dmesg need root here?")
     if arguments.json:
         sys.stdout.write(json.dumps(replayed(played)) + "\n")
     else:
-        _print(played, Console())
+        _print(played, Console(), counter["lines"])
     return 1 if played.notices else 0
 
 
@@ -196,6 +209,12 @@ def _opened(name: str) -> Iterator[Iterator[str]]:
         return
     with Path(name).open(encoding="utf-8", errors="replace") as file:
         yield _lines(file)
+
+
+def _counted(lines: Iterator[str], counter: Counter[str]) -> Iterator[str]:
+    for line in lines:
+        counter["lines"] += bool(line.strip())
+        yield line
 
 
 def _lines(file: TextIO) -> Iterator[str]:
@@ -217,16 +236,16 @@ def replayed(played: Replay) -> dict[str, Any]:
     }
 
 
-def _print(played: Replay, console: Console) -> None:
+def _print(played: Replay, console: Console, lines: int) -> None:
     if played.steps:
         console.print(_timeline(played, console.width - BESIDES))
     if played.left_out:
         console.print(f"{played.left_out} later steps are not shown.")
-    word = coloured(played.verdict.value)
+    word, end = coloured(played.verdict.value), f"At the end of the log ({lines} lines)"
     if not played.notices:
-        console.print(f"At the end of the log: {word}, nothing stands.")
+        console.print(f"{end}: {word}, no fault stands.")
         return
-    console.print(f"At the end of the log: {word}")
+    console.print(f"{end}: {word}. What stands:")
     table = Table("fault", "device", "times", "what to do", "what it said", box=SIMPLE_HEAD)
     for notice in played.notices:
         code, device = split(notice.id)
@@ -244,9 +263,13 @@ def _timeline(played: Replay, room: int) -> Table:
     begin = played.steps[0].at
     for step in played.steps:
         faults, repairs = _happened(step)
-        verdict, text = coloured(step.verdict.value), escape(" ".join(step.text.split())[: max(room, NARROWEST)])
+        verdict, text = coloured(step.verdict.value), escape(_cut(" ".join(step.text.split()), max(room, NARROWEST)))
         table.add_row(f"+{step.at - begin:.3f}", str(step.number or ""), verdict, repairs, faults, text)
     return table
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _happened(step: Step) -> tuple[str, str]:

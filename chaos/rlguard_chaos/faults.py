@@ -123,7 +123,7 @@ class Hands:
         if self.lab is None:
             raise BadConfigError(
                 f"{injection.fault}: needs hands on node {target}, which only the lab gives; "
-                "on this cluster do it by your provider's means and watch with 'rlguard chaos watch'"
+                "on this cluster do it by your provider's means and watch with 'kubectl get guard NAME --watch'"
             )
         node = self.lab.node(target)
         match injection.fault:

@@ -138,7 +138,8 @@ def _read_table(text: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
         prefix = str(table.get("prefix", ""))
         return str(table["version"]), {f"{prefix}{raw['code']}": dict(raw) for raw in table["rows"]}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadConfigError(f"the fault table cannot be read: {error!r:.200}") from error
+        form = '{"version": "...", "rows": [{"code": "...", ...}, ...]}'
+        raise BadConfigError(f"the fault table cannot be read: {error!r:.200}, expected {form}") from error
 
 
 def _row(code: str, raw: Mapping[str, Any]) -> Row:

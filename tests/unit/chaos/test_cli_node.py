@@ -84,7 +84,7 @@ def test_a_replay_shows_what_stands_at_the_end_and_says_so_in_its_status(capsys:
     for words in ("xid-79", "lost", "reboot the node"):
         assert words in shown
     assert main(["node", "replay", str(KERNEL / "ecc-reset-clears.log")]) == 0
-    assert "nothing stands" in capsys.readouterr().out
+    assert "no fault stands" in capsys.readouterr().out
 
 
 def test_a_replay_reads_a_pipe_whatever_bytes_come(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +121,26 @@ def test_markup_in_a_log_is_only_text(tmp_path: Path, capsys: Output) -> None:
     log.write_text("NVRM: Xid (PCI:0000:9b:00): 13, [/bold][red] x [link=y]\n")
     assert main(["node", "replay", str(log)]) == 1
     assert "[/bold]" in capsys.readouterr().out
+
+
+def test_codes_that_no_kernel_line_tells_are_explained_too(capsys: Output) -> None:
+    assert explained(capsys, "rdma-port-down")["repair"] == "reboot"
+    assert explained(capsys, "storage-hung")["clears"] == "seen"
+    assert main(["node", "explain", "gpu-lost"]) == 0
+    assert "the GPU answers again" in capsys.readouterr().out
+
+
+def test_an_empty_log_is_not_taken_for_a_healthy_machine(tmp_path: Path, capsys: Output) -> None:
+    log = tmp_path / "log"
+    log.write_text("\n")
+    assert main(["node", "replay", str(log)]) == 2
+    assert "no line in it" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path, capsys: Output) -> None:
+    assert main(["node", "replay", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"rlguard: {tmp_path}/none: No such file or directory\n"
+    mine = tmp_path / "mine.json"
+    mine.write_bytes(b"\xff\xfe")
+    assert main(["node", "explain", "79", "--catalogue", str(mine)]) == 2
+    assert str(mine) in capsys.readouterr().err
