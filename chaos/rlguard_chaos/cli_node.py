@@ -45,7 +45,7 @@ ENDS: Final = {
     Until.BOOT: "a reboot",
     Until.CHECK: "a reset after which the driver asks for nothing more (Xid 154 to 0x0), or a reboot",
     Until.PAIR: "the line that takes it back, or a reboot",
-    Until.SEEN: "whatever it reports: it stands as long as it is seen",
+    Until.SEEN: "nothing more of it to be seen: its source looks again and again",
 }
 CHARACTERS: Final = 200
 NARROWEST: Final = 16
