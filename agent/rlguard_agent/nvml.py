@@ -13,9 +13,9 @@ from typing import Final
 from rlguard.errors import BadWireError
 from rlguard.health.assess import CannotLook, Fact, Happened, Observed, Source
 from rlguard.health.catalogue import Catalogue
-from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
-from rlguard.health.gpusnapshot import Hung, Look
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Hung, Look
+from rlguard.health.gpu.table import builtin_signs
+from rlguard.health.gpu.watch import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.io.clock import boottime
 from rlguard.io.driver import SIGNS, has_driver
 from rlguard.io.nvml import Events, Nvml, Patience

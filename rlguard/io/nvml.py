@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlguard.errors import BadWireError
-from rlguard.health.gpusnapshot import Hung, Look, Snapshot, Unreadable, XidEvent
+from rlguard.health.gpu.snapshot import Hung, Look, Snapshot, Unreadable, XidEvent
 from rlguard.io.clock import boottime
 from rlguard.wire import from_json
 

@@ -16,7 +16,7 @@ import pytest
 from gpukit import COUNT, Machine, machine  # noqa: F401 - a fixture
 from waiting import until
 
-from rlguard.health.gpusnapshot import Hung, Look, Refused, Snapshot, Unreadable, XidEvent
+from rlguard.health.gpu.snapshot import Hung, Look, Refused, Snapshot, Unreadable, XidEvent
 from rlguard.io.nvml import Events, Nvml, Patience
 from rlguard_chaos.lab import gpus
 

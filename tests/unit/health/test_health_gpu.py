@@ -12,9 +12,21 @@ import pytest
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import NODE, Fault
-from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
-from rlguard.health.gpusnapshot import Ecc, Fabric, Gpu, Heat, Hung, Look, Refused, Rows, Snapshot, Unreadable, XidEvent
-from rlguard.health.gputable import builtin_signs, parse_signs
+from rlguard.health.gpu.snapshot import (
+    Ecc,
+    Fabric,
+    Gpu,
+    Heat,
+    Hung,
+    Look,
+    Refused,
+    Rows,
+    Snapshot,
+    Unreadable,
+    XidEvent,
+)
+from rlguard.health.gpu.table import builtin_signs, parse_signs
+from rlguard.health.gpu.watch import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.health.xid import read_xid
 from rlguard.model import Repair, Scope, Severity
 
@@ -314,7 +326,7 @@ def test_a_table_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_bad_row_is_named() -> None:
-    table = json.loads(resources.files("rlguard.health").joinpath("data/nvml.json").read_text("utf-8"))
+    table = json.loads(resources.files("rlguard.health").joinpath("data/gpu.json").read_text("utf-8"))
     table["rows"][0]["severity"] = "dreadful"
     with pytest.raises(BadConfigError, match="dreadful"):
         parse_signs(json.dumps(table))
