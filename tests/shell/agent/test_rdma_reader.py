@@ -165,7 +165,7 @@ async def test_a_read_that_hangs_is_ended_and_the_device_named(tree: Path, clien
 
 async def test_a_child_that_is_killed_is_replaced(client: RdmaClient) -> None:
     await client.look()
-    child = client._child
+    child = client._child._process
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
@@ -188,7 +188,7 @@ async def test_a_child_that_answers_nonsense_or_ends_is_an_error_and_no_hang(tre
 
 
 async def test_no_more_children_are_started_than_may_be_stuck(client: RdmaClient) -> None:
-    client._stuck = {object() for _ in range(4)}  # type: ignore[misc] # stands for tasks that wait for the dead
+    client._child._dying = {object() for _ in range(4)}  # type: ignore[misc] # stands for tasks that wait for the dead
     with pytest.raises(HungError):
         await client.look()
-    client._stuck = set()
+    client._child._dying = set()
