@@ -60,3 +60,10 @@ def test_what_waits_and_what_is_remembered_is_bounded_and_the_loss_is_counted(co
     assert len(told.waiting) <= MOST_WAITING
     assert len(told.at) <= MOST_TOLD
     assert len(told.waiting) + told.dropped == len(distinct)
+
+
+def test_of_more_faults_than_can_be_remembered_the_newest_are() -> None:
+    told = heard(*(report(notice(f"xid-{code}")) for code in range(MOST_TOLD + 10)))
+    assert len(told.at) == MOST_TOLD
+    assert notice(f"xid-{MOST_TOLD + 9}").id in told.at
+    assert notice("xid-0").id not in told.at
