@@ -18,6 +18,7 @@ from waiting import until
 
 from rlguard.health.gpu.snapshot import Hung, Look, Refused, Snapshot, Unreadable, XidEvent
 from rlguard.io.nvml import Events, Nvml, Patience
+from rlguard.io.nvmlchild import MOST_EVENTS
 from rlguard_chaos.lab import gpus
 
 QUICK = Patience(answer=5.0, first=20.0, reap=0.2, pause=0.05, longest_pause=0.1)
@@ -316,3 +317,30 @@ async def test_the_child_is_small(nvml: Nvml) -> None:
 def resident_kilobytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
+
+
+async def test_a_library_that_does_not_fit_the_driver_is_loaded_anew_by_another_child(
+    nvml: Nvml,
+    machine: Machine,  # noqa: F811
+) -> None:
+    seen(await nvml.look())
+    machine.set(error__nvmlInitWithFlags=18)
+    assert "different versions" in why(await nvml.look(fresh=True))
+    assert nvml.pid is None
+
+
+async def test_a_look_that_succeeds_ends_the_pauses_between_children(nvml: Nvml, machine: Machine) -> None:  # noqa: F811
+    machine.set(error__nvmlInitWithFlags=18)
+    for _ in range(3):
+        why(await nvml.look())
+    assert nvml._failures == 3
+    machine.set(error__nvmlInitWithFlags=None)
+    seen(await nvml.look())
+    assert nvml._failures == 0
+
+
+async def test_a_storm_of_xids_is_told_in_parts(nvml: Nvml, machine: Machine) -> None:  # noqa: F811
+    seen(await nvml.look())
+    gpus.change(machine.state, {f"xid.{number}": "1 63" for number in range(1, MOST_EVENTS + 4)})
+    parts = [await nvml.events(10), await nvml.events(10)]
+    assert [len(part.events) for part in parts if isinstance(part, Events)] == [MOST_EVENTS, 3]
