@@ -38,7 +38,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventQueue:
-    """When each fault was told (`at`, by notice id), what waits to be written (oldest first), how many never will be."""
+    """When each fault was told (`at`, by notice id), what waits (oldest first), and how many never will be written."""
 
     at: Mapping[str, float] = field(default_factory=dict)
     waiting: tuple[NodeEvent, ...] = ()
