@@ -24,8 +24,8 @@ from rlguard.health.assess import Memory
 from rlguard.health.catalogue import builtin, parse
 from rlguard.health.clouds.providers import PROVIDERS, detect
 from rlguard.health.clouds.request import Here, Reply, read
-from rlguard.health.gpusnapshot import Snapshot
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Snapshot
+from rlguard.health.gpu.table import builtin_signs
 from rlguard.health.kmsg import RECORD_LIMIT, gather, parse_record
 from rlguard.health.lines.dispatch import worth_reading
 from rlguard.health.rdma import table as rdma

@@ -14,8 +14,6 @@ from rlguard.model import Verdict
 from rlguard_agent.kmsg import KernelSource
 
 PREFIX: Final = "rlguard_agent_"
-
-
 MEMBER: Final = "rlguard_member_"
 MEMBER_FIGURES: Final = {
     "generation": "Generation of the incarnation that the member's ranks are of.",

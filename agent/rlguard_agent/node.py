@@ -29,6 +29,7 @@ DOUBT: Final = 10.0
 """An Unknown condition is written only if it lasts so long: each start of the agent begins with it."""
 
 _TROUBLE: Final = (OSError, ValueError, TransientError)
+_ADVICE: Final = "RLGUARD_AGENT_API (chart value agent.env), and whether the chart's rights for the agent are there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ async def watch_node(api: Api, tell: Callable[[Fact], None], seen: Callable[[Map
                 seen(node)
                 await _follow(kube, api, _tell_node(node, tell), tell)
         except _TROUBLE as error:
-            tell(CannotLook(Source.NODE, f"the API server does not show this Node: {error!r:.200}"))
+            tell(CannotLook(Source.NODE, f"the API server does not show this Node: {error!r:.200}; see {_ADVICE}"))
         if boottime() - began > PAUSE_MOST:  # it has worked for a while
             pause = PAUSE_FIRST
         await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, no secret

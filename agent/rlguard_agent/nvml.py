@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rlguard.errors import BadWireError
 from rlguard.health.assess import CannotLook, Fact, Happened, Observed, Source
 from rlguard.health.catalogue import Catalogue
-from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
-from rlguard.health.gpusnapshot import Hung, Look
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Hung, Look
+from rlguard.health.gpu.table import builtin_signs
+from rlguard.health.gpu.watch import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.io.clock import boottime
 from rlguard.io.driver import SIGNS, has_driver
 from rlguard.io.nvml import Events, Nvml, Patience
-from rlguard.wire import from_json, to_json
+from rlguard.wire import to_json
+from rlguard_agent import state
 
 EVERY: Final = 10.0
 AT_LEAST: Final = 1.0
@@ -28,7 +28,6 @@ EVENTS_FOR: Final = 1.0
 """Seconds of one wait for Xids: a kick is heard this late at most, since there is one call at a time."""
 LOOK_FOR_DRIVER: Final = 10.0
 FILE: Final = "gpus.json"
-SIZE_LIMIT: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class GpuSource:
 
     async def _save(self, learned: Learned) -> None:
         try:
-            await asyncio.to_thread(_write, self._place.state, learned)
+            await asyncio.to_thread(state.replace, self._place.state, FILE, json.dumps(to_json(learned)))
         except OSError:
             return  # the next look tries again; that the folder cannot be written the agent's state says
         self._kept = learned
@@ -150,16 +149,5 @@ class GpuSource:
 
 def _load(place: GpuPlace) -> Learned:
     """What was learned on this boot, by an earlier life of this agent."""
-    try:
-        with (place.state / FILE).open("rb") as file:
-            learned = from_json(Learned, json.loads(file.read(SIZE_LIMIT)))
-    except (OSError, ValueError, RecursionError, BadWireError):
-        return Learned(place.boot_id)
-    return learned if learned.boot_id == place.boot_id else Learned(place.boot_id)
-
-
-def _write(folder: Path, learned: Learned) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{FILE}.tmp"
-    temporary.write_text(json.dumps(to_json(learned)), encoding="utf-8")
-    temporary.replace(folder / FILE)
+    learned = state.read_record(place.state, FILE, Learned)
+    return learned if learned is not None and learned.boot_id == place.boot_id else Learned(place.boot_id)

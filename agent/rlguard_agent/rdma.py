@@ -36,7 +36,7 @@ WRITE_AGAIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RdmaPlace:
     """What to watch: `mode` is `on`, or `auto`: only once there are RDMA devices. `boot_id` is this boot's."""
 
     mode: str
@@ -46,7 +46,7 @@ class Place:
     state: Path
 
 
-def is_there(place: Place) -> bool:
+def is_there(place: RdmaPlace) -> bool:
     """True when the ports are to be watched: by order, or there are devices, or there were on this boot."""
     if place.mode == "on" or has_devices(place.sysfs):
         return True
@@ -59,7 +59,7 @@ class RdmaSource:
 
     def __init__(
         self,
-        place: Place,
+        place: RdmaPlace,
         tell: Callable[[Fact], None],
         log: structlog.stdlib.BoundLogger,
         events: Callable[[], socket.socket] = open_link_events,

@@ -10,13 +10,13 @@ from typing import Final
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import Catalogue, builtin
 from rlguard.health.clouds.providers import PROVIDERS
+from rlguard.health.gpu.watch import MOST_DEVICES
 from rlguard.health.rdma.learned import Expectation
 from rlguard.health.rdma.snapshot import PORT_LIMIT
 from rlguard.io import dmi, mounts
 from rlguard.model import PORT_OF_AGENT
 
 HEALTH_PORT: Final = 7444
-MOST_GPUS: Final = 64
 DBUS: Final = "/run/dbus/system_bus_socket"
 PODS: Final = "/var/lib/kubelet/pods"
 CLOUDS: Final = (*PROVIDERS, "auto", "none")
@@ -169,10 +169,12 @@ def _whole(env: Mapping[str, str], name: str, most: int) -> int | None:
 
 def _gpus(env: Mapping[str, str]) -> tuple[str, int | None]:
     value = env.get("RLGUARD_AGENT_GPUS") or "auto"
-    if value.isascii() and value.isdigit() and 0 < int(value) <= MOST_GPUS:
+    if value.isascii() and value.isdigit() and 0 < int(value) <= MOST_DEVICES:
         return "on", int(value)
     if value not in ("auto", "on", "off"):
-        raise BadConfigError(f"RLGUARD_AGENT_GPUS: {value!r} is none of auto, on, off, nor a number up to {MOST_GPUS}")
+        raise BadConfigError(
+            f"RLGUARD_AGENT_GPUS: {value!r} is none of auto, on, off, nor a number up to {MOST_DEVICES}"
+        )
     return value, None
 
 

@@ -17,7 +17,7 @@ from rlguard_agent.host import HostSource
 from rlguard_agent.kmsg import KernelSource
 from rlguard_agent.metadata import watch_cloud
 from rlguard_agent.nvml import GpuPlace, GpuSource
-from rlguard_agent.rdma import Place, RdmaSource, is_there
+from rlguard_agent.rdma import RdmaPlace, RdmaSource, is_there
 from rlguard_agent.server import Server
 from rlguard_agent.settings import Settings
 from rlguard_agent.storage import Places, StorageSource
@@ -114,8 +114,8 @@ def _has_gpus(settings: Settings) -> bool:
         return True  # the source says what is wrong
 
 
-def _rdma_place(settings: Settings) -> Place:
-    return Place(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
+def _rdma_place(settings: Settings) -> RdmaPlace:
+    return RdmaPlace(settings.rdma, settings.sysfs, settings.expected, settings.boot_id, settings.state)
 
 
 def _gpu_place(settings: Settings) -> GpuPlace:

@@ -18,6 +18,10 @@ ANSWER_WITHIN: Final = 10.0
 """Seconds after which a file system hangs; a busy one may take some."""
 MOST_PROBES: Final = 16
 """File systems asked, each by a process of its own."""
+_ADVICE: Final = (
+    "mount kubelet's folder of pods with the chart value agent.hostPaths, set RLGUARD_AGENT_PODS or "
+    "RLGUARD_AGENT_MOUNTS (agent.env) if they are elsewhere, or RLGUARD_AGENT_STORAGE to off"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class StorageSource:
             # In a thread: a disk of the node's own that hangs makes this source stuck, and nothing else.
             text = await asyncio.to_thread(self._read)
         except OSError as error:
-            self._blind(f"{error}; mount kubelet's folder of pods by the chart's agent.hostPaths; RLGUARD_AGENT_MOUNTS")
+            self._blind(f"{error}; {_ADVICE}")
             return
         mounts = read_mounts(text, str(self._places.pods), self._guarded(), self._rules)
         await self._forget(mounts)

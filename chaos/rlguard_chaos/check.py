@@ -15,8 +15,8 @@ from rlguard.health import once, storage
 from rlguard.health.assess import Assessment, CloudSaid, Fact, Observed, Source, View, decide, fold
 from rlguard.health.catalogue import Catalogue
 from rlguard.health.clouds.providers import DMI_FILES, PROVIDERS, detect
-from rlguard.health.gpusnapshot import Hung, Unreadable
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Hung, Unreadable
+from rlguard.health.gpu.table import builtin_signs
 from rlguard.health.rdma import table as rdma_table
 from rlguard.health.rdma.learned import Expectation
 from rlguard.health.rdma.snapshot import read_snapshot

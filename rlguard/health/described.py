@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from rlguard.health import gputable, storage
+from rlguard.health import storage
 from rlguard.health.catalogue import Catalogue, Row
 from rlguard.health.faults import Clears, Until
+from rlguard.health.gpu import table
 from rlguard.health.rdma import table as rdma
 
 SEEN: Final = Clears(Until.SEEN)
@@ -21,7 +22,7 @@ def with_every_code(catalogue: Catalogue) -> Catalogue:
 
 
 def _gpu() -> Iterator[Row]:
-    for row in gputable.builtin_signs().rows.values():
+    for row in table.builtin_signs().rows.values():
         yield Row(row.fault, row.meaning, (row.severity, row.scope, row.repair), SEEN, row.source)
 
 

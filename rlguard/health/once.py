@@ -14,10 +14,10 @@ from typing import Final
 from rlguard.health.assess import KernelRead
 from rlguard.health.catalogue import Catalogue
 from rlguard.health.faults import NODE, Fault
-from rlguard.health.gpu import GpuView, Learned, fold
-from rlguard.health.gpu import faults as gpu_faults
-from rlguard.health.gpusnapshot import Look
-from rlguard.health.gputable import SignTable
+from rlguard.health.gpu.snapshot import Look
+from rlguard.health.gpu.table import SignTable
+from rlguard.health.gpu.watch import GpuView, Learned, fold
+from rlguard.health.gpu.watch import faults as gpu_faults
 from rlguard.health.kmsg import OVERRUN, gather, parse_record
 from rlguard.health.lines.dispatch import worth_reading
 from rlguard.health.rdma.learned import Expectation

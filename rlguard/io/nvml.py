@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rlguard.errors import BadWireError
-from rlguard.health.gpusnapshot import Hung, Look, Snapshot, Unreadable, XidEvent
+from rlguard.health.gpu.snapshot import Hung, Look, Snapshot, Unreadable, XidEvent
 from rlguard.io import patience
+from rlguard.io.childprocess import ChildProcess
 from rlguard.io.clock import boottime
 from rlguard.wire import from_json
 
@@ -50,23 +49,21 @@ class Nvml:
 
     def __init__(self, root: Path, bounds: Patience = Patience(), command: Sequence[str] = COMMAND) -> None:
         self._patience = bounds
-        self._command = (*command, str(root))
         self._lock = asyncio.Lock()
-        self._child: Process | None = None
+        self._child = ChildProcess((*command, str(root)), LINE_LIMIT, bounds.reap)
         self._fresh_child = False
-        self._stuck: set[asyncio.Task[int]] = set()
         self._failures = 0
         self._failed_at = boottime()
 
     @property
     def stuck(self) -> int:
         """Killed children that have not died yet."""
-        return len(self._stuck)
+        return self._child.stuck
 
     @property
     def pid(self) -> int | None:
         """The child's process id, None without one."""
-        return None if self._child is None else self._child.pid
+        return self._child.pid
 
     async def look(self, *, fresh: bool = False) -> Look:
         """What NVML shows now; `fresh`: initialised anew, as devices that left or came are seen in no other way."""
@@ -97,71 +94,65 @@ class Nvml:
         The next look starts another one.
         """
         async with self._lock:
-            if self._child is not None and self._child.stdin is not None:
-                self._child.stdin.close()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience.reap):
-                        await self._child.wait()
-            await self._kill()
+            await self._child.end()
 
     async def _ask(self, request: dict[str, Any], within: float) -> dict[str, Any] | Hung | Unreadable:
         async with self._lock:
             try:
                 return await self._answered(request, within)
             except BaseException:  # also cancelled: the next call must not read this one's answer
-                await self._kill()
+                await self._child.kill()
                 raise
 
     async def _answered(self, request: dict[str, Any], within: float) -> dict[str, Any] | Hung | Unreadable:
         limit = within
         try:
-            child = await self._running()
-            if child is None:
+            if not await self._started():
                 return Hung(within)
             limit = max(within, self._patience.first) if self._fresh_child else within
             self._fresh_child = False
-            line = await patience.within(limit, _exchange(child, json.dumps(request).encode() + b"\n"))
+            line = await patience.within(limit, self._exchange(json.dumps(request).encode() + b"\n"))
         except TimeoutError:
             await self._fail()
             return Hung(limit)
         except (OSError, ValueError) as error:
             await self._fail()
             return Unreadable(f"the NVML process cannot be started or talked to: {error!r:.200}")
-        return await self._read(child, line)
+        return await self._read(line)
 
-    async def _read(self, child: Process, line: bytes) -> dict[str, Any] | Unreadable:
+    async def _read(self, line: bytes) -> dict[str, Any] | Unreadable:
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
             answer = None
         if isinstance(answer, dict) and not answer.get("over"):
             return Unreadable(str(answer["unreadable"])) if "unreadable" in answer else answer
-        if not line:
-            # It ends by itself. A signal now could take its exit status away from who waits for it.
-            await asyncio.wait({asyncio.create_task(child.wait())}, timeout=self._patience.reap)
+        # One that has nothing more to say ends by itself: a signal now could take its exit status away.
+        status = await self._child.end() if not line else None
         await self._fail()
         if isinstance(answer, dict):
             return Unreadable(str(answer.get("unreadable")))
         if line:
             return Unreadable(f"the NVML process answered no JSON: {line[:100]!r}")
         return Unreadable(
-            f"the NVML process died (exit status {child.returncode}), maybe inside the driver's library; its last "
+            f"the NVML process died (exit status {status}), maybe inside the driver's library; its last "
             "words are in this process's error output"
         )
 
-    async def _running(self) -> Process | None:
-        """The child, a new one if need be; None while too many of them cannot die."""
-        if self._child is not None and self._child.returncode is None:
-            return self._child
-        await self._kill()
+    async def _exchange(self, request: bytes) -> bytes:
+        self._child.write(request)
+        return await self._child.read_line()
+
+    async def _started(self) -> bool:
+        """Have a child, a new one if need be; false while too many of them cannot die."""
+        if self._child.is_running:
+            return True
         await self._pause()
         if self.stuck >= MOST_STUCK:
-            return None
-        self._child = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT, start_new_session=True
-        )
+            return False
+        await self._child.start()
         self._fresh_child = True
-        return self._child
+        return True
 
     async def _pause(self) -> None:
         if self._failures:
@@ -169,24 +160,5 @@ class Nvml:
             await asyncio.sleep(max(0.0, self._failed_at + pause - boottime()))
 
     async def _fail(self) -> None:
-        await self._kill()
+        await self._child.kill()
         self._failures, self._failed_at = self._failures + 1, boottime()
-
-    async def _kill(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        if child.returncode is None:
-            child.kill()
-        reaped = asyncio.create_task(child.wait())
-        done, _ = await asyncio.wait({reaped}, timeout=self._patience.reap)
-        if not done:
-            self._stuck.add(reaped)
-            reaped.add_done_callback(self._stuck.discard)
-
-
-async def _exchange(child: Process, request: bytes) -> bytes:
-    if child.stdin is None or child.stdout is None:
-        raise OSError("it has no pipes")
-    child.stdin.write(request)
-    return await child.stdout.readline()

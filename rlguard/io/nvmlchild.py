@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynvml
 
-from rlguard.health.gpusnapshot import DRIVER_NOT_LOADED, LIBRARY_MISMATCH, NO_PERMISSION, XidEvent
+from rlguard.health.gpu.snapshot import DRIVER_NOT_LOADED, LIBRARY_MISMATCH, NO_PERMISSION, XidEvent
 from rlguard.io.driver import FOLDERS, LIBRARY, find_library
 from rlguard.io.nvmlread import address_of, read_all
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pynvml
 
-from rlguard.health.gpusnapshot import (
+from rlguard.health.gpu.snapshot import (
     DRIVER_NOT_LOADED,
     LIBRARY_MISMATCH,
     UNINITIALIZED,

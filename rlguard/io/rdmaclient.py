@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.errors import TransientError
 from rlguard.io import patience
+from rlguard.io.childprocess import ChildProcess
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -51,23 +50,22 @@ class RdmaClient:
     ) -> None:
         self._advice = advice
         self._sysfs = sysfs
-        self._command = (*command, str(sysfs), *([] if gid_index is None else [str(gid_index)]))
-        self._child: Process | None = None
-        self._stuck: set[asyncio.Task[int]] = set()
+        index = () if gid_index is None else (str(gid_index),)
+        self._child = ChildProcess((*command, str(sysfs), *index), _LINE_BYTES, _REAP_S, DEVNULL)
         self._device = ""
 
     async def look(self, counters: Sequence[str] = (), within_s: float = WITHIN_S) -> Mapping[str, str]:
         """Path -> text, see `Reader.read`. Raises HungError or CannotReadError."""
-        child = await self._running()
+        await self._have_child()
         self._device = "the list of devices"
         try:
             request = json.dumps({"counters": list(counters)}).encode() + b"\n"
-            answer = await patience.within(within_s, self._answer(child, request))
+            answer = await patience.within(within_s, self._answer(request))
         except TimeoutError:
-            await self._kill()
+            await self._child.kill()
             raise HungError(self._device) from None
         except BaseException:  # also cancelled: the next look must not read this one's answer
-            await self._kill()
+            await self._child.kill()
             raise
         if "files" not in answer:
             raise CannotReadError(f"{self._sysfs} cannot be read ({answer.get('error')}); {self._advice}")
@@ -76,42 +74,25 @@ class RdmaClient:
 
     async def close(self) -> None:
         """End the child. One that the kernel holds is left to die later."""
-        await self._kill()
+        await self._child.kill()
 
-    async def _running(self) -> Process:
-        if self._child is not None and self._child.returncode is None:
-            return self._child
-        if len(self._stuck) >= MOST_STUCK:
+    async def _have_child(self) -> None:
+        if self._child.is_running:
+            return
+        if self._child.stuck >= MOST_STUCK:
             raise HungError(self._device)
         try:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_LINE_BYTES, start_new_session=True
-            )
+            await self._child.start()
         except OSError as error:
             raise CannotReadError(f"no process to read {self._sysfs} can be started: {error}") from error
-        return self._child
 
-    async def _answer(self, child: Process, request: bytes) -> dict[str, Any]:
-        if child.stdin is None or child.stdout is None:
-            raise CannotReadError("the process that reads sysfs has no pipes")
-        child.stdin.write(request)
+    async def _answer(self, request: bytes) -> dict[str, Any]:
+        self._child.write(request)
         while True:
             try:
-                answer: dict[str, Any] = json.loads(await child.stdout.readline())
+                answer: dict[str, Any] = json.loads(await self._child.read_line())
             except ValueError as error:
                 raise CannotReadError(f"the process that reads {self._sysfs} ended in the middle of a look") from error
             if "device" not in answer:
                 return answer
             self._device = str(answer["device"])
-
-    async def _kill(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        if child.returncode is None:
-            child.kill()
-        reaped = asyncio.create_task(child.wait())
-        done, _ = await asyncio.wait({reaped}, timeout=_REAP_S)
-        if not done:
-            self._stuck.add(reaped)
-            reaped.add_done_callback(self._stuck.discard)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Final
 
 from rlguard.checkpoint import names
 from rlguard.checkpoint.records import Claim, file_entry
 from rlguard.errors import StoreError, StoreHungError
 from rlguard.io import storewire
+from rlguard.io.childprocess import ChildProcess
 from rlguard.model import CheckpointId, Incarnation
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -31,7 +30,6 @@ SILENCE_S: Final = 30.0
 MOST_STUCK: Final = 4
 """Killed children that the kernel does not let die (D state) before no more are started."""
 
-_REAP_S: Final = 1.0
 _LINE_BYTES: Final = 64 << 20
 
 
@@ -44,26 +42,24 @@ class StoreClient:
 
     def __init__(self, root: Path, command: Sequence[str] = (sys.executable, "-m", "rlguard.io.storechild")) -> None:
         self.root = root
-        self._command = (*command, str(root))
         self._lock = asyncio.Lock()
-        self._child: Process | None = None
-        self._stuck: set[asyncio.Task[int]] = set()
+        self._child = ChildProcess((*command, str(root)), _LINE_BYTES)
 
     async def call(self, operation: str, args: Mapping[str, Any] | None = None, silence_s: float = SILENCE_S) -> Any:
         """One operation of `storewire.OPERATIONS`, with its answer as JSON."""
         request = json.dumps({"op": operation, "args": dict(args or {})}).encode() + b"\n"
         async with self._lock:
-            child = await self._running()
+            await self._have_child()
             try:
-                answer = await self._answer(child, request, silence_s)
+                answer = await self._answer(request, silence_s)
             except TimeoutError:
-                await self._kill()
+                await self._child.kill()
                 raise StoreHungError(
                     f"{self.root}: no answer to '{operation}' for {silence_s:g} s: the file system hangs; "
                     f"check its server and this node's mount"
                 ) from None
             except BaseException:  # also cancelled: the next call must not read this one's answer
-                await self._kill()
+                await self._child.kill()
                 raise
         if "error" in answer:
             raise storewire.error_from_json(answer["error"])
@@ -150,25 +146,20 @@ class StoreClient:
     async def close(self) -> None:
         """End the child. One that the kernel holds is left to die later."""
         async with self._lock:
-            await self._kill()
+            await self._child.kill()
 
-    async def _running(self) -> Process:
-        if self._child is not None and self._child.returncode is None:
-            return self._child
-        if len(self._stuck) >= MOST_STUCK:
-            raise StoreHungError(f"{self.root}: {len(self._stuck)} processes hang in it; no more are started")
-        self._child = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, limit=_LINE_BYTES, start_new_session=True
-        )
-        return self._child
+    async def _have_child(self) -> None:
+        if self._child.is_running:
+            return
+        if self._child.stuck >= MOST_STUCK:
+            raise StoreHungError(f"{self.root}: {self._child.stuck} processes hang in it; no more are started")
+        await self._child.start()
 
-    async def _answer(self, child: Process, request: bytes, silence_s: float) -> dict[str, Any]:
-        if child.stdin is None or child.stdout is None:
-            raise StoreError("the store's process has no pipes")
-        child.stdin.write(request)
+    async def _answer(self, request: bytes, silence_s: float) -> dict[str, Any]:
+        self._child.write(request)
         while True:
             async with asyncio.timeout(silence_s):
-                line = await _line(child.stdout)
+                line = await _line(self._child)
             if not line.endswith(b"\n"):
                 raise StoreError(f"{self.root}: the store's process died in the middle of a call; call again")
             try:
@@ -178,22 +169,10 @@ class StoreClient:
             if "progress" not in answer:
                 return answer
 
-    async def _kill(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        if child.returncode is None:
-            child.kill()
-        reaped = asyncio.create_task(child.wait())
-        done, _ = await asyncio.wait({reaped}, timeout=_REAP_S)
-        if not done:
-            self._stuck.add(reaped)
-            reaped.add_done_callback(self._stuck.discard)
 
-
-async def _line(stream: asyncio.StreamReader) -> bytes:
+async def _line(child: ChildProcess) -> bytes:
     try:
-        return await stream.readline()
+        return await child.read_line()
     except ValueError as error:
         raise StoreError(
             f"the store's process answered more than {_LINE_BYTES} bytes: is the root full of files?"

@@ -99,7 +99,8 @@ def read(question: Question, reply: Reply, here: Here) -> Answer:
 
 def not_documented(name: str, reply: Reply) -> Unreadable:
     """No answer to the question of that name: a status or a body that the cloud does not document."""
-    return Unreadable(f"{name}: status {reply.status}: {reply.body.strip()[:60]!r}")
+    seen = f"{name}: status {reply.status}: {reply.body.strip()[:60]!r}"
+    return Unreadable(f"{seen}; are RLGUARD_AGENT_CLOUD and RLGUARD_AGENT_METADATA those of this machine?")
 
 
 def as_list(reply: Reply) -> list[Any] | None:

@@ -8,9 +8,9 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlguard.health.gpu import MOST_DEVICES, GpuView, Learned, faults, fold
-from rlguard.health.gpusnapshot import Ecc, Fabric, Gpu, Heat, Hung, Look, Refused, Rows, Snapshot, Unreadable
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Ecc, Fabric, Gpu, Heat, Hung, Look, Refused, Rows, Snapshot, Unreadable
+from rlguard.health.gpu.table import builtin_signs
+from rlguard.health.gpu.watch import MOST_DEVICES, GpuView, Learned, faults, fold
 from rlguard.model import Severity
 from rlguard.wire import from_json, to_json
 

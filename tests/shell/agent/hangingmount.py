@@ -86,16 +86,15 @@ async def observe(folder: str) -> dict[str, Any]:
     """The whole story."""
     fuse, probe = SilentFuse(folder), MountProbe(folder)
     story: dict[str, Any] = {"first": repr(await probe.ask(20.0))}
-    child = probe._child
-    assert child is not None
+    pid = probe._child.pid
+    assert pid is not None
     fuse.silent = True
     story["hung"] = repr(await probe.ask(0.5))
     story["stuck"] = probe.stuck
-    story["state"] = state(child.pid)
+    story["state"] = state(pid)
     story["again"] = repr(await probe.ask(20.0))
     fuse.speak()
-    assert probe._dying is not None
-    await probe._dying
+    await asyncio.gather(*probe._child._dying)
     story["last"] = repr(await probe.ask(20.0))
     await probe.close()
     fuse.close()

@@ -33,9 +33,9 @@ async def test_each_fault_is_one_event_also_for_an_agent_that_was_restarted(
             writer.heard(report("a"))
             writer.heard(report("a", "b"))
             await asyncio.sleep(0.1)
-            assert len(writer.told.waiting) == 2  # the API server is not there
+            assert len(writer.queue.waiting) == 2  # the API server is not there
             writer._api = Api(world.http, world.folder, "node-1")
-            await until(lambda writer=writer: not writer.told.waiting)
+            await until(lambda writer=writer: not writer.queue.waiting)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

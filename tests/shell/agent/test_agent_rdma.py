@@ -24,7 +24,7 @@ from rlguard.health.rdma.learned import Expectation
 from rlguard.io import clock, netlink
 from rlguard.model import Verdict
 from rlguard_agent import rdma
-from rlguard_agent.rdma import Place, RdmaSource
+from rlguard_agent.rdma import RdmaPlace, RdmaSource
 from rlguard_agent.settings import read_settings
 from rlguard_chaos.lab import ports
 
@@ -50,7 +50,7 @@ class Running:
 
     def __init__(self, tree: Path, mode: str = "on", boot_id: str = "boot", **changes: Any) -> None:
         self.told: list[Fact] = []
-        place = Place(mode, tree, Expectation(gid_index=3), boot_id, tree.parent / "state")
+        place = RdmaPlace(mode, tree, Expectation(gid_index=3), boot_id, tree.parent / "state")
         self.source = RdmaSource(
             place, self.told.append, structlog.stdlib.get_logger(), **{"events": no_events, **changes}
         )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
 
 from rlguard.health.assess import CannotLook, Fact, Observed
 from rlguard.health.storage import Hung, NotProbed, Refused, Space
@@ -183,21 +182,21 @@ async def test_a_probe_that_cannot_be_started_says_so() -> None:
 
 async def test_while_the_kernel_holds_a_killed_child_no_other_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in D state cannot be made here: its death is kept back instead."""
-    async with probe("/", "sleep", "100") as one:
+    async with probe("100", "sleep") as one:
         await one.ask(0.1)  # the child exists
-        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         started: list[Any] = []
 
         async def spawn(*arguments: Any, **_: Any) -> Any:
             started.append(arguments)
             raise OSError("none should be started")
 
-        one._dying = asyncio.create_task(_of(held))
+        one._child._dying = {asyncio.create_task(_of(held))}
         monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
         assert [await one.ask(0.1) for _ in range(3)] == [Hung()] * 3
         assert started == []
-        held.set_result(None)
-        await until(lambda: not one.stuck)
+        held.set_result(0)
+        one._child._dying.clear()
         assert isinstance(await one.ask(0.1), NotProbed)
         assert len(started) == 1
 
@@ -216,5 +215,5 @@ async def test_a_process_that_a_real_mount_holds_beyond_sigkill_costs_one_proces
     assert (story["stuck"], story["state"]) == (True, "D")
 
 
-async def _of(future: asyncio.Future[None]) -> None:
-    await future
+async def _of(future: asyncio.Future[int]) -> int:
+    return await future

@@ -17,8 +17,9 @@ import pytest
 from gpukit import COUNT, Machine, machine  # noqa: F401 - a fixture
 from waiting import until
 
-from rlguard.health.gpusnapshot import Hung, Look, Refused, Snapshot, Unreadable, XidEvent
+from rlguard.health.gpu.snapshot import Hung, Look, Refused, Snapshot, Unreadable, XidEvent
 from rlguard.io.nvml import Events, Nvml, Patience
+from rlguard.io.nvmlchild import MOST_EVENTS
 from rlguard_chaos.lab import gpus
 
 QUICK = Patience(answer=5.0, first=20.0, reap=5.0, pause=0.05, longest_pause=0.1)
@@ -338,3 +339,30 @@ async def test_a_machine_that_stood_still_is_no_driver_that_hangs(machine: Machi
     os.kill(nvml.pid, signal.SIGCONT)
     assert await waiting == Events((), waited=True)
     await nvml.close()
+
+
+async def test_a_library_that_does_not_fit_the_driver_is_loaded_anew_by_another_child(
+    nvml: Nvml,
+    machine: Machine,  # noqa: F811
+) -> None:
+    seen(await nvml.look())
+    machine.set(error__nvmlInitWithFlags=18)
+    assert "different versions" in why(await nvml.look(fresh=True))
+    assert nvml.pid is None
+
+
+async def test_a_look_that_succeeds_ends_the_pauses_between_children(nvml: Nvml, machine: Machine) -> None:  # noqa: F811
+    machine.set(error__nvmlInitWithFlags=18)
+    for _ in range(3):
+        why(await nvml.look())
+    assert nvml._failures == 3
+    machine.set(error__nvmlInitWithFlags=None)
+    seen(await nvml.look())
+    assert nvml._failures == 0
+
+
+async def test_a_storm_of_xids_is_told_in_parts(nvml: Nvml, machine: Machine) -> None:  # noqa: F811
+    seen(await nvml.look())
+    gpus.change(machine.state, {f"xid.{number}": "1 63" for number in range(1, MOST_EVENTS + 4)})
+    parts = [await nvml.events(10), await nvml.events(10)]
+    assert [len(part.events) for part in parts if isinstance(part, Events)] == [MOST_EVENTS, 3]

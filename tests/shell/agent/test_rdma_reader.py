@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlguard.health.rdma.snapshot import Snapshot, read_snapshot
+from rlguard.io import netlink
 from rlguard.io.rdma import REFUSED_FOR, Reader, has_devices
 from rlguard.io.rdmaclient import CannotReadError, HungError, RdmaClient
 from rlguard_chaos.lab import ports
@@ -165,7 +167,7 @@ async def test_a_read_that_hangs_is_ended_and_the_device_named(tree: Path, clien
 
 async def test_a_child_that_is_killed_is_replaced(client: RdmaClient) -> None:
     await client.look()
-    child = client._child
+    child = client._child._process
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
@@ -188,7 +190,52 @@ async def test_a_child_that_answers_nonsense_or_ends_is_an_error_and_no_hang(tre
 
 
 async def test_no_more_children_are_started_than_may_be_stuck(client: RdmaClient) -> None:
-    client._stuck = {object() for _ in range(4)}  # type: ignore[misc] # stands for tasks that wait for the dead
+    client._child._dying = {object() for _ in range(4)}  # type: ignore[misc] # stands for tasks that wait for the dead
     with pytest.raises(HungError):
         await client.look()
-    client._stuck = set()
+    client._child._dying = set()
+
+
+def test_of_an_empty_place_in_the_table_of_addresses_nothing_more_is_asked(tree: Path) -> None:
+    ports.lose_address(tree, 1)
+    files = Reader(tree).read()
+    assert PORT.format(1) + "/gids/3" in files
+    assert PORT.format(1) + "/gid_attrs/types/3" not in files
+
+
+class FakeEvents:
+    """A netlink socket: gives what it was given, then has nothing more."""
+
+    def __init__(self, *given: bytes | OSError) -> None:
+        self.given = list(given)
+
+    def recv(self, _: int) -> bytes:
+        """As a socket that does not block."""
+        if not self.given:
+            raise BlockingIOError
+        one = self.given.pop(0)
+        if isinstance(one, OSError):
+            raise one
+        return one
+
+
+def test_links_and_addresses_are_what_there_is_word_of() -> None:
+    with netlink.open_link_events() as opened:
+        _, groups = opened.getsockname()
+    assert groups == netlink.LINKS | netlink.IPV4_ADDRESSES
+
+
+def test_messages_that_did_not_fit_are_word_of_a_change_too() -> None:
+    assert netlink.drain(FakeEvents(OSError(errno.ENOBUFS, "no room"))) is True  # type: ignore[arg-type] # a fake
+    assert netlink.drain(FakeEvents()) is False  # type: ignore[arg-type] # a fake
+
+
+def test_a_broken_socket_is_said() -> None:
+    with pytest.raises(OSError, match="broken"):
+        netlink.drain(FakeEvents(OSError(errno.EBADF, "broken")))  # type: ignore[arg-type] # a fake
+
+
+def test_a_flood_of_changes_is_taken_in_parts() -> None:
+    flood = FakeEvents(*[b"x"] * (netlink.BATCH + 5))
+    assert netlink.drain(flood) is True  # type: ignore[arg-type] # a fake
+    assert len(flood.given) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -156,11 +157,12 @@ async def test_an_answer_without_end_is_an_error_and_the_next_call_gets_a_new_ch
 
 async def test_a_child_that_dies_is_an_error_and_the_next_call_gets_a_new_one(client: StoreClient) -> None:
     await client.scan()
-    assert client._child is not None
-    os.kill(client._child.pid, 19)
+    pid = client._child.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     waiting = asyncio.create_task(client.scan())
     await asyncio.sleep(0)
-    client._child.kill()
+    os.kill(pid, signal.SIGKILL)
     with pytest.raises(StoreError, match="died"):
         await waiting
     assert not (await client.scan()).exists

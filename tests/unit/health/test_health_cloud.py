@@ -54,6 +54,11 @@ def test_a_deadline_that_trembles_stays() -> None:
     assert _deadline(heard(*trembling)) == 1600.0
 
 
+def test_answers_that_all_travel_longer_put_nothing_off() -> None:
+    late = Reclaim(602.0, "maintenance-reboot", "x", binding=False)
+    assert _deadline(heard(MAINTENANCE, *[late] * CALM, every=0.5)) == 1600.0
+
+
 def test_without_a_date_the_lead_counts_from_the_first_time() -> None:
     assert _deadline(heard(*[Reclaim(30.0, dated=False)] * 20)) == 1030.0
 

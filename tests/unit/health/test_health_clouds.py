@@ -150,6 +150,12 @@ def test_maintenance_that_is_over_is_none(state: str) -> None:
     assert read_maintenance(ok([]), HERE) == NoNotice()
 
 
+def test_maintenance_of_aws_that_should_have_begun_is_due_now() -> None:
+    late = read_maintenance(ok([maintenance(-60)]), HERE)
+    assert isinstance(late, Reclaim)
+    assert late.seconds_left == 0.0
+
+
 @pytest.mark.parametrize(
     "raw", [maintenance(60, "earthquake"), maintenance(60, state="maybe"), maintenance(-2 * DAY), {}, 7, None]
 )

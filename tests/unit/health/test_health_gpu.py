@@ -12,9 +12,21 @@ import pytest
 from rlguard.errors import BadConfigError
 from rlguard.health.catalogue import builtin
 from rlguard.health.faults import NODE, Fault
-from rlguard.health.gpu import GpuView, Learned, faults, fold, wants_reset, xid_fault
-from rlguard.health.gpusnapshot import Ecc, Fabric, Gpu, Heat, Hung, Look, Refused, Rows, Snapshot, Unreadable, XidEvent
-from rlguard.health.gputable import builtin_signs, parse_signs
+from rlguard.health.gpu.snapshot import (
+    Ecc,
+    Fabric,
+    Gpu,
+    Heat,
+    Hung,
+    Look,
+    Refused,
+    Rows,
+    Snapshot,
+    Unreadable,
+    XidEvent,
+)
+from rlguard.health.gpu.table import DETAIL_LIMIT, builtin_signs, parse_signs
+from rlguard.health.gpu.watch import GpuView, Learned, faults, fold, wants_reset, xid_fault
 from rlguard.health.xid import read_xid
 from rlguard.model import Repair, Scope, Severity
 
@@ -314,7 +326,22 @@ def test_a_table_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_bad_row_is_named() -> None:
-    table = json.loads(resources.files("rlguard.health").joinpath("data/nvml.json").read_text("utf-8"))
+    table = json.loads(resources.files("rlguard.health").joinpath("data/gpu.json").read_text("utf-8"))
     table["rows"][0]["severity"] = "dreadful"
     with pytest.raises(BadConfigError, match="dreadful"):
         parse_signs(json.dumps(table))
+
+
+def test_a_gpu_that_tells_not_even_its_address_is_unreadable_whatever_the_reason() -> None:
+    silent = Gpu(0, refused=(Refused("nvmlDeviceGetHandleByIndex", 6),))
+    assert codes(after(*[look(silent)] * 3)) == [("gpu-unreadable", "gpu-0")]
+
+
+def test_a_gpu_that_once_told_its_uuid_is_missed_by_it() -> None:
+    view = after(look(HEALTHY), look(dataclasses.replace(HEALTHY, uuid=None)), *[look()] * 3)
+    assert f"GPU {UUID} is not shown any more" in the_fault(view).detail
+
+
+def test_words_of_the_driver_however_long_make_no_long_detail() -> None:
+    view = after(look(gpu()), *[look(gpu(refused=(Refused("x" * 1000, 999),)))] * 3)
+    assert len(the_fault(view).detail) == DETAIL_LIMIT

@@ -11,8 +11,8 @@ import pytest
 from rlguard.health import once, storage
 from rlguard.health.catalogue import builtin
 from rlguard.health.described import with_every_code
-from rlguard.health.gpusnapshot import Fabric, Gpu, Hung, Refused, Rows, Snapshot, Unreadable
-from rlguard.health.gputable import builtin_signs
+from rlguard.health.gpu.snapshot import Fabric, Gpu, Hung, Refused, Rows, Snapshot, Unreadable
+from rlguard.health.gpu.table import builtin_signs
 from rlguard.health.rdma import table as rdma
 from rlguard.health.rdma.learned import Expectation
 from rlguard.health.rdma.snapshot import read_snapshot

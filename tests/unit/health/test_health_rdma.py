@@ -337,3 +337,8 @@ def test_a_fault_is_told_in_the_same_words_for_as_long_as_it_lasts() -> None:
 def test_an_address_is_shown_as_people_write_it() -> None:
     assert dotted(ADDRESS) == "30.10.0.5"
     assert dotted("fe80::1") == "fe80::1"
+
+
+def test_another_address_before_the_learned_one_does_not_change_it() -> None:
+    more = snapshot(port(gids=(Gid(1, ADDRESS.replace("0005", "0006"), "RoCE v2", "bond0"), *port().gids)))
+    assert codes(seen_at(more, *range(2, 120, 2), view=seen_at(UP, 0))) == []

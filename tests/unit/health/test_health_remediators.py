@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -107,3 +108,25 @@ def test_no_node_makes_the_reader_fail(thing: dict[str, Any]) -> None:
         assert fault.code.startswith(PREFIX)
         assert len(fault.detail) <= 300
     read_node(thing)
+
+
+def test_of_two_marks_of_the_same_one_the_table_s_first_gives_the_words() -> None:
+    rows = parse(
+        json.dumps(
+            {
+                "rows": [
+                    {"name": "x", "where": "taints", "key": key, "does": key, "clears": "-", "source": "-"}
+                    for key in ("first", "second")
+                ]
+            }
+        )
+    )
+    (fault,) = acting_on(node(taint("second"), taint("first")), rows)
+    assert fault.detail == "first (taints: first)"
+
+
+def test_a_node_with_more_marks_than_any_has_is_not_read_to_its_end() -> None:
+    key = next(row.key for row in BUILTIN if row.where == "taints" and not row.prefix and not row.unless)
+    many = [taint(f"other/{number}") for number in range(1000)]
+    assert len(acting_on(node(taint(key), *many))) == 1
+    assert acting_on(node(*many, taint(key))) == ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from rlguard.health.gpusnapshot import Fabric, Gpu, Heat, Rows
-from rlguard.health.gputable import SignTable
+from rlguard.health.gpu.snapshot import Fabric, Gpu, Heat, Rows
+from rlguard.health.gpu.table import SignTable
 
 NO_VALUE: Final = frozenset({2, 3, 6, 13, 21, 22, 24, 25, 26, 27})
 """Return codes by which a driver says that a value does not exist there: invalid argument, not supported, not found,

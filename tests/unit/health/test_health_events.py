@@ -7,7 +7,7 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlguard.health.happenings import MEMORY, MOST_TOLD, MOST_WAITING, TO_DO, Told, hear, written
+from rlguard.health.events import MEMORY, MOST_TOLD, MOST_WAITING, TO_DO, EventQueue, hear, written
 from rlguard.messages import AgentReport
 from rlguard.model import Notice, Repair, Scope, Severity, Verdict
 
@@ -20,17 +20,17 @@ def report(*notices: Notice) -> AgentReport:
     return AgentReport("n", "11111111-boot", Verdict.LOST, notices)
 
 
-def heard(*reports: AgentReport, every: float = 1.0) -> Told:
-    return reduce(lambda told, step: hear(told, step[1], step[0] * every), enumerate(reports), Told())
+def heard(*reports: AgentReport, every: float = 1.0) -> EventQueue:
+    return reduce(lambda told, step: hear(told, step[1], step[0] * every), enumerate(reports), EventQueue())
 
 
 def test_a_new_fault_is_told_once_with_what_to_do() -> None:
     told = heard(*[report(notice())] * 100)
-    (happening,) = told.waiting
-    assert happening.reason == "xid-79"
-    assert happening.message == "0000:05:00: fell off the bus. To do: reboot the node."
-    assert written(told, happening).waiting == ()
-    assert hear(written(told, happening), report(notice()), 100.0).waiting == ()
+    (event,) = told.waiting
+    assert event.reason == "xid-79"
+    assert event.message == "0000:05:00: fell off the bus. To do: reboot the node."
+    assert written(told, event).waiting == ()
+    assert hear(written(told, event), report(notice()), 100.0).waiting == ()
 
 
 def test_a_deadline_is_part_of_the_words_and_not_of_the_key() -> None:
@@ -60,3 +60,10 @@ def test_what_waits_and_what_is_remembered_is_bounded_and_the_loss_is_counted(co
     assert len(told.waiting) <= MOST_WAITING
     assert len(told.at) <= MOST_TOLD
     assert len(told.waiting) + told.dropped == len(distinct)
+
+
+def test_of_more_faults_than_can_be_remembered_the_newest_are() -> None:
+    told = heard(*(report(notice(f"xid-{code}")) for code in range(MOST_TOLD + 10)))
+    assert len(told.at) == MOST_TOLD
+    assert notice(f"xid-{MOST_TOLD + 9}").id in told.at
+    assert notice("xid-0").id not in told.at

@@ -28,7 +28,7 @@ TO_DO: Final[Mapping[Repair, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class NodeEvent:
     """One Event to write. `key` is the same for the same fault on the same boot."""
 
     key: str
@@ -37,32 +37,32 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was told, by notice id, and when; `waiting` is what is not yet, oldest first, `dropped` what never will."""
+class EventQueue:
+    """When each fault was told (`at`, by notice id), what waits (oldest first), and how many never will be written."""
 
     at: Mapping[str, float] = field(default_factory=dict)
-    waiting: tuple[Happening, ...] = ()
+    waiting: tuple[NodeEvent, ...] = ()
     dropped: int = 0
 
 
-def hear(told: Told, report: AgentReport, now: float) -> Told:
+def hear(queue: EventQueue, report: AgentReport, now: float) -> EventQueue:
     """What is to be told after one more report, which came at `now` (seconds of CLOCK_BOOTTIME)."""
-    known = {name: at for name, at in told.at.items() if now - at < MEMORY}
+    known = {name: at for name, at in queue.at.items() if now - at < MEMORY}
     fresh = {one.id: one for one in report.notices if one.severity is not Severity.INFO and one.id not in known}
-    waiting = (*told.waiting, *(_happening(notice) for notice in fresh.values()))
+    waiting = (*queue.waiting, *(_event(notice) for notice in fresh.values()))
     marked = {**known, **dict.fromkeys(fresh, now)}
     newest = dict(sorted(marked.items(), key=lambda item: item[1])[-MOST_TOLD:])
-    return Told(newest, waiting[:MOST_WAITING], told.dropped + max(0, len(waiting) - MOST_WAITING))
+    return EventQueue(newest, waiting[:MOST_WAITING], queue.dropped + max(0, len(waiting) - MOST_WAITING))
 
 
-def written(told: Told, happening: Happening) -> Told:
+def written(queue: EventQueue, event: NodeEvent) -> EventQueue:
     """What is left to tell once an Event is written."""
-    return replace(told, waiting=tuple(one for one in told.waiting if one != happening))
+    return replace(queue, waiting=tuple(one for one in queue.waiting if one != event))
 
 
-def _happening(notice: Notice) -> Happening:
+def _event(notice: Notice) -> NodeEvent:
     device = notice.id.partition("/")[2].partition("/")[2]
     end = "" if notice.seconds_left is None else f" In {notice.seconds_left:.0f} s it is gone."
     message = f"{device}: {notice.detail}.{end} To do: {TO_DO[notice.repair]}."[:MESSAGE_LENGTH]
     key = hashlib.sha256(notice.id.encode()).hexdigest()[:16]
-    return Happening(key, notice.code[:REASON_LENGTH], message)
+    return NodeEvent(key, notice.code[:REASON_LENGTH], message)

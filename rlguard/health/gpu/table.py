@@ -1,4 +1,4 @@
-"""How bad each sign of a GPU's trouble is, and what mends it: `data/nvml.json`, each row with its source. Pure.
+"""How bad each sign of a GPU's trouble is, and what mends it: `data/gpu.json`, each row with its source. Pure.
 
 A row: sign (its name in the code), fault (the code that is told; several signs may share one), severity, scope, repair,
 meaning and advice for people, clears (what proves it gone), source; `lasts`: seconds for which it must be seen without
@@ -54,7 +54,7 @@ class SignTable:
 
 def builtin_signs() -> SignTable:
     """The table that comes with this version."""
-    return parse_signs(resources.files("rlguard.health").joinpath("data/nvml.json").read_text("utf-8"))
+    return parse_signs(resources.files("rlguard.health").joinpath("data/gpu.json").read_text("utf-8"))
 
 
 def parse_signs(text: str) -> SignTable:

@@ -14,9 +14,9 @@ from typing import Final
 
 from rlguard.health.catalogue import Catalogue
 from rlguard.health.faults import NODE, Fault
-from rlguard.health.gpusigns import Sign, signs_of
-from rlguard.health.gpusnapshot import Gpu, Hung, Look, Snapshot, Unreadable, XidEvent
-from rlguard.health.gputable import SignTable
+from rlguard.health.gpu.signs import Sign, signs_of
+from rlguard.health.gpu.snapshot import Gpu, Hung, Look, Snapshot, Unreadable, XidEvent
+from rlguard.health.gpu.table import SignTable
 from rlguard.health.xid import Xid
 from rlguard.model import Repair, Severity
 

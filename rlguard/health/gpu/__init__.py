@@ -1,0 +1,1 @@
+"""What is wrong with the node's GPUs: what NVML shows of them, what was learned before, and time. Pure."""
