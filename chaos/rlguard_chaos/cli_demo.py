@@ -36,7 +36,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave the lab up afterwards (or DEMO_KEEP=1); else a lab that ran before goes, too",
+        help="leave the lab up afterwards (or DEMO_KEEP=1); one that ran before is left in any case",
     )
     parser.set_defaults(run=_demo)
 

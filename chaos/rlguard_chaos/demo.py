@@ -109,12 +109,15 @@ def _is_simple(text: str) -> bool:
 def run_demo(console: Console, options: Options) -> int:
     """Play the acts on a lab of three nodes; exit status 0 only if each recovered within its limits."""
     options.experiments()
+    keep = options.keep or lab.is_up()  # a lab that was there before is somebody's
     with Narrator(console) as narrator:
         try:
             running = lab.up(3, say=lambda text: narrator.say("lab", text))
             result = asyncio.run(_play(options, running, narrator))
         finally:
-            if not options.keep:
+            if keep:
+                narrator.say("lab", "the lab is left as it is; `rlguard lab down` removes it")
+            else:
                 lab.down(lambda text: narrator.say("lab", text))
     figures, page = report.write(result, options.build)
     console.print(report.table(result))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from rlguard_chaos.lab import fakes
 from rlguard_chaos.lab.host import LabError
-from rlguard_chaos.lab.lab import Lab, down, up
+from rlguard_chaos.lab.lab import Lab, down, is_up, up
 from rlguard_chaos.lab.node import Node
 
-__all__ = ["Lab", "LabError", "Node", "down", "fakes", "up"]
+__all__ = ["Lab", "LabError", "Node", "down", "fakes", "is_up", "up"]

@@ -110,6 +110,12 @@ def read_record() -> Record | None:
         return Record("starting", 0, production_timers=False, binaries="", checkout="")
 
 
+def is_up() -> bool:
+    """Whether a whole lab runs on this machine."""
+    record = read_record()
+    return record is not None and record.phase == "up"
+
+
 def up(
     nodes: int = 3,
     *,
