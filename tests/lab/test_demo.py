@@ -150,6 +150,7 @@ def test_the_return_rises_across_all_restarts(demo: Played) -> None:
     assert sum(values[-5:]) > 3 * sum(values[:5])
 
 
+@pytest.mark.soak  # it waits for steps that never come; the one without a controller is in each run
 def test_with_the_training_hook_disabled_the_demo_fails_and_names_the_act(tmp_path: Path, lab: Lab) -> None:
     del lab
     manifests = tmp_path / "manifests"
