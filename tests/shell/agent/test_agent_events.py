@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,3 +44,23 @@ async def test_each_fault_is_one_event_also_for_an_agent_that_was_restarted(
     (event, *_) = world.events.values()
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
     assert event["metadata"]["namespace"] == "default"
+
+
+async def test_what_cannot_be_written_is_tried_more_and_more_rarely(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    writer = EventWriter(Api("http://127.0.0.1:1", world.folder, "node-1"), structlog.get_logger())
+    writer.heard(report("a"))
+    monkeypatch.setattr(events, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    task = asyncio.create_task(writer.run())
+    await until(lambda: len(pauses) > 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert pauses[:5] == [20.0, 40.0, 80.0, 120.0, 120.0]

@@ -203,6 +203,31 @@ async def test_the_shutdown_waits_as_long_as_somebody_needs_it_and_no_longer(log
         await until(lambda: len(logind.ends) == 2)  # ready for the next one
 
 
+async def test_a_shutdown_that_was_announced_stands_while_logind_is_gone(
+    logind: FakeLogind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlguard.io.logind.ANSWER_WITHIN", 0.3)
+    source, told = watched(logind)
+    async with running(source):
+        await until(lambda: codes(told) == [] and logind.ends)
+        await logind.say(preparing=True)
+        await until(lambda: codes(told) == ["node-shutdown"])
+        logind.silent = True
+        await until(lambda: source._problem)
+        count = len(told)
+        await until(lambda: len(told) > count)
+        assert codes(told) == ["node-shutdown"]
+
+
+async def test_an_agent_that_ends_holds_up_no_shutdown(logind: FakeLogind) -> None:
+    source, told = watched(logind)
+    async with running(source):
+        await until(lambda: codes(told) == [] and logind.ends)
+        await asyncio.sleep(0.35)  # the fake's own copy of the inhibitor is closed
+        assert logind.held() == 1
+    assert logind.held() == 0
+
+
 async def test_an_agent_that_starts_during_a_shutdown_sees_it(logind: FakeLogind) -> None:
     logind.preparing = True
     source, told = watched(logind)

@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from fakecloud import FakeCloud, serving
+from prometheus_client import CollectorRegistry
 from waiting import until
 
+from rlguard.health.assess import KernelRead, notice_id
 from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
 from rlguard.messages import Acknowledged, AgentReport, Message
 from rlguard.model import Verdict
 from rlguard_agent.metadata import QUIET_ROUNDS
+from rlguard_agent.server import Server
+from rlguard_agent.settings import read_settings
+from rlguard_agent.sources import Sources
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -150,3 +156,33 @@ async def test_who_else_acts_on_the_node_is_told_and_costs_nothing(world: Any) -
         await world.show_node(spec={"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]})
         await until(lambda: codes(heard) == ["remediator-karpenter"])
         assert heard[-1].verdict is Verdict.HEALTHY
+
+
+def made(world: Any) -> tuple[Sources, Server]:
+    """The sources in this process, none of them running."""
+    log = structlog.get_logger()
+    server = Server(Outbox(), CollectorRegistry(), list, log)
+    settings = read_settings({**world.env(), "RLGUARD_AGENT_GPUS": "on", "RLGUARD_AGENT_RDMA": "on"})
+    return Sources(settings, server, lambda _: None, log), server
+
+
+async def test_a_hole_in_the_kernel_log_has_the_devices_looked_at_and_no_other_record_does(world: Any) -> None:
+    sources, _ = made(world)
+    assert sources._gpus is not None
+    assert sources._rdma is not None
+    sources._kernel_said(KernelRead(1.0, 5, (), 0, caught_up=True))
+    assert not sources._gpus._kicked.is_set()
+    sources._kernel_said(KernelRead(2.0, 9, (), 1, caught_up=True))
+    assert sources._gpus._kicked.is_set()
+    assert sources._rdma._kicked.is_set()
+
+
+async def test_a_machine_is_left_when_those_that_were_told_are_gone_and_not_when_nobody_was_told(world: Any) -> None:
+    sources, server = made(world)
+    assert not sources._left("spot-reclaim"), "nobody was told"
+    server.acknowledged["uid-0"] = frozenset({notice_id(sources.view.boot_id, "spot-reclaim")})
+    server.peers = 1
+    assert not sources._left("spot-reclaim"), "one is still here"
+    server.peers = 0
+    assert sources._left("spot-reclaim")
+    assert not sources._left("maintenance-reboot"), "of that nobody was told"

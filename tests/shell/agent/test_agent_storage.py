@@ -115,6 +115,7 @@ async def test_gone_full_and_read_only_are_told(node: Node) -> None:
 async def test_a_probe_that_fails_is_blind_and_no_fault(node: Node, mood: str) -> None:
     node.mood(mood)
     assert SOURCE in await node.codes()
+    assert [type(fact) for fact in node.told] == [CannotLook], "nothing was seen, so nothing is told as seen"
     node.mood("ok 100 50 100 50")
     assert await node.codes() == []
 
