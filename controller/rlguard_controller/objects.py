@@ -141,17 +141,23 @@ def guard_of(thing: Json) -> Guard | None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A collection to watch and how to read what is in it."""
+    """A collection to watch and how to read what is in it. `absent`: what to do where the cluster has no such kind."""
 
     kind: Kind
     path: str
     parse: Callable[[Json], Thing | None]
     query: Mapping[str, str] = field(default_factory=dict)
+    absent: str = ""
 
+
+NO_LWS: Final = (
+    "LeaderWorkerSet is not installed in this cluster: install it; rlguard goes on by itself once it is there"
+)
+NO_GUARD: Final = "the cluster does not know Guards: apply the chart's folder crds; rlguard goes on by itself then"
 
 SOURCES: Final = (
-    Source(Kind.JOBS, f"/apis/{LWS_API}/leaderworkersets", job_of),
-    Source(Kind.GUARDS, f"/apis/{GUARD_API}/guards", guard_of),
+    Source(Kind.JOBS, f"/apis/{LWS_API}/leaderworkersets", job_of, absent=NO_LWS),
+    Source(Kind.GUARDS, f"/apis/{GUARD_API}/guards", guard_of, absent=NO_GUARD),
     Source(Kind.PODS, "/api/v1/pods", pod_of, {"labelSelector": f"{GUARD_LABEL}={ENABLED}"}),
     Source(Kind.NODES, "/api/v1/nodes", node_of),
     Source(Kind.LEASES, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease_of),

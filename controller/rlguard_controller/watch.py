@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from rlguard.cluster.facts import Fact, Gone, Listed, Seen, Thing
-from rlguard.io.kube import Change, ExpiredError, Json, Kube, KubeError
+from rlguard.io.kube import Change, ExpiredError, Json, Kube, KubeError, NotFoundError
 from rlguard_controller.objects import Source
 
 PAUSE_FIRST: Final = 0.2
@@ -36,7 +36,8 @@ async def keep_watching(kube: Kube, source: Source, listener: Listener, now: Cal
         except KubeError as error:
             if str(error) != said:
                 said = str(error)
-                log.warning("a watch was interrupted", what=source.kind.value, error=said)
+                hint = source.absent if isinstance(error, NotFoundError) else ""
+                log.warning(hint or "a watch was interrupted", what=source.kind.value, error=said)
             pause = min(PAUSE_MOST, pause * 2)
         else:
             pause = PAUSE_FIRST

@@ -16,13 +16,15 @@ Json = dict[str, Any]
 
 
 class FakeApi:
-    """`objects` by path. `down`: every call is answered 503. `expire`: the next watch is answered 410.
+    """`objects` by path. `down`: every call is answered 503. `expire`: the next watch is answered 410. `unknown`:
+    collections of kinds that it does not know.
 
     `watches` counts those that were opened.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
+        self.unknown: set[str] = set()
         self.calls: list[tuple[str, str, Any]] = []
         self.down = self.expire = False
         self.watches = 0
@@ -91,6 +93,8 @@ class FakeApi:
         self.calls.append((request.method, path, body))
         if self.down:
             return _status(503, "etcd is away")
+        if path in self.unknown:
+            return _status(404, "the server could not find the requested resource")
         if request.method == "GET":
             return await self._get(request, path)
         return getattr(self, f"_{request.method.lower()}")(path, body, request.content_type)

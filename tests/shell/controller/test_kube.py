@@ -106,6 +106,21 @@ async def test_after_a_loss_everything_is_listed_again(api: FakeApi, kube: Clien
         watching.cancel()
 
 
+async def test_a_cluster_without_lws_is_told_so_and_watched_once_it_has_it(api: FakeApi, kube: Client) -> None:
+    source = next(source for source in SOURCES if source.kind is Kind.JOBS)
+    api.unknown.add(source.path)
+    listener, log = Listener(), Log()
+    watching = asyncio.create_task(keep_watching(kube, source, listener, lambda: 7.0, log))
+    try:
+        await until(lambda: log.said)
+        assert "LeaderWorkerSet is not installed" in log.said[0]
+        api.unknown.clear()
+        assert await listener.next() == Listed(7.0, Kind.JOBS, ())
+        assert len(log.said) == 1
+    finally:
+        watching.cancel()
+
+
 def test_an_object_that_makes_no_sense_is_passed_over() -> None:
     assert parse(SOURCE, {"metadata": None}) is None
     assert lease_of({"metadata": {"name": "a"}, "spec": {"renewTime": "t"}}) is not None
