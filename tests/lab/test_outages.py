@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from rlguard_chaos.lab import fakes, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from kit import Cluster, Job
 
@@ -72,13 +74,25 @@ def full(job: Job) -> Iterator[str]:
     assert folder.is_mount(), "the lab's shared folder is no file system of its own"
     newest = job.root / "steps" / job.group()["newest"]
     leave = sum(path.stat().st_size for path in newest.iterdir()) // 2
-    ballast, seen = folder / "ballast", os.statvfs(folder)
+    ballast = folder / "ballast"
     try:
-        with ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, seen.f_bavail * seen.f_frsize - leave)
+        eventually(lambda: fill(ballast, leave), 20)
         yield "No space left"
     finally:
         ballast.unlink(missing_ok=True)
+
+
+def fill(ballast: Path, leave: int) -> bool:
+    """Take what is free but `leave`; false if somebody took it first."""
+    seen = os.statvfs(ballast.parent)
+    with ballast.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, seen.f_bavail * seen.f_frsize - leave)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+    return True
 
 
 @pytest.mark.parametrize("trouble", [pytest.param(denied, marks=pytest.mark.soak), full])
