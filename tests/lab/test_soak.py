@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.soak, pytest.mark.timeout(1200)]
 RLGUARD = [sys.executable, "-m", "rlguard_chaos"]
 LAB_WORDS = ("rlguard", "kube", "containerd", "etcd", "coredns", "lws", "torchrun", "train.py", "pause")
 OUTAGE_S = 60.0
-DEMO_S = 240.0
+DEMO_S = 200.0
 
 
 def rlguard(*words: str) -> None:
