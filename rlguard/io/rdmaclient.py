@@ -67,9 +67,9 @@ class RdmaClient:
         except BaseException:  # also cancelled: the next look must not read this one's answer
             await self._child.kill()
             raise
-        if "files" not in answer:
+        files = answer.get("files")
+        if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
             raise CannotReadError(f"{self._sysfs} cannot be read ({answer.get('error')}); {self._advice}")
-        files: dict[str, str] = answer["files"]
         return files
 
     async def close(self) -> None:
@@ -90,9 +90,11 @@ class RdmaClient:
         self._child.write(request)
         while True:
             try:
-                answer: dict[str, Any] = json.loads(await self._child.read_line())
-            except ValueError as error:
+                answer = json.loads(await self._child.read_line())
+            except (ValueError, RecursionError) as error:
                 raise CannotReadError(f"the process that reads {self._sysfs} ended in the middle of a look") from error
+            if not isinstance(answer, dict):
+                raise CannotReadError(f"the process that reads {self._sysfs} answered {answer!r:.60}, no object")
             if "device" not in answer:
                 return answer
             self._device = str(answer["device"])

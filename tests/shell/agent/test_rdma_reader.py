@@ -182,7 +182,8 @@ async def test_a_tree_that_is_not_there_is_told_with_what_to_set(tmp_path: Path)
 
 
 async def test_a_child_that_answers_nonsense_or_ends_is_an_error_and_no_hang(tree: Path) -> None:
-    for command in (("echo", "nonsense"), ("true",), ("/does/not/exist",)):
+    answers = ("nonsense", "7", "null", "[]", '{"files": 1}', '{"files": {"a": 1}}', "[" * 5000)
+    for command in (*(("echo", answer) for answer in answers), ("true",), ("/does/not/exist",)):
         client = RdmaClient(tree, command=command)
         with pytest.raises(CannotReadError):
             await client.look()
