@@ -7,7 +7,7 @@ FUZZ_VENV := .venv-fuzz
 FUZZ_SECONDS ?= 20
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-world test-shell test-torch check soak fuzz bench lab-up lab-down clean
+.PHONY: help demo test test-world test-agent test-shell test-torch check soak fuzz bench lab-up lab-down clean
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -43,7 +43,7 @@ check: $(VENV)/.ready ## format, lint, types, layers, unit and law tests
 
 # The lab wants the machine for itself; what comes before it shares the cores, each with its output in one piece.
 test: $(VENV)/.ready $(USER_VENV)/.ready ## all tests, those on the lab among them (root, Linux)
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-torch test-shell check test-world
+	$(MAKE) --no-print-directory --jobs=5 --output-sync=target test-agent test-shell test-torch check test-world
 	$(BIN)/pytest -v -p no:randomly -m "not soak" tests/lab
 
 soak: $(VENV)/.ready $(USER_VENV)/.ready ## what takes longer: many labs, a demo killed again and again (half an hour)
@@ -52,8 +52,11 @@ soak: $(VENV)/.ready $(USER_VENV)/.ready ## what takes longer: many labs, a demo
 test-world: $(VENV)/.ready # the simulated world
 	$(BIN)/pytest -v tests/world
 
-test-shell: $(VENV)/.ready # the processes between faked edges, and the shells in virtual time
-	$(BIN)/pytest -v -m "not soak" tests/shell
+test-agent: $(VENV)/.ready # the agent's process between faked edges
+	$(BIN)/pytest -v -m "not soak" tests/shell/agent
+
+test-shell: $(VENV)/.ready # the other processes between faked edges, and the shells in virtual time
+	$(BIN)/pytest -v tests/shell --ignore=tests/shell/agent
 
 test-torch: $(USER_VENV)/.ready # what runs in the user's process, beside torch
 	PYTHONPATH=$(CURDIR) $(USER_VENV)/bin/python -m pytest -v tests/torch
