@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -18,11 +19,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rlguard.io.clock import boottime
 from rlguard.io.identity import CredentialsHolder
 from rlguard.io.link import Outbox, accept
-from rlguard.io.tls import namespace_of, uid_of
+from rlguard.io.tls import identity_of, namespace_of, uid_of
 from rlguard.messages import Acknowledged, Figures, Message
 
 PEERS: Final = 512
 """Links at once; a node runs a few hundred pods at most."""
+LINKS_OF_POD: Final = 4
+"""Links of one pod at once: its own, and those of sidecars before it that the network has not given up yet."""
 BIND_AGAIN: Final = 5.0
 CLOSE_WITHIN: Final = 2.0
 
@@ -47,6 +50,7 @@ class Server:
         self._stuck = stuck
         self._log = log
         self.peers = 0
+        self._of_pod: Counter[str | None] = Counter()
 
     async def serve_peers(self, host: str, port: int, holder: CredentialsHolder) -> None:
         """Listen by mutual TLS once there is a certificate. Never returns."""
@@ -80,13 +84,16 @@ class Server:
             await runner.cleanup()
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
-        if self.peers >= PEERS:
+        identity = identity_of(request.transport)
+        if self.peers >= PEERS or self._of_pod[identity] >= LINKS_OF_POD:
             return web.Response(status=503, text="too many links to this agent\n")
         self.peers += 1
+        self._of_pod[identity] += 1
         try:
             return await accept(request, self._outbox_for, self._take)
         finally:
             self.peers -= 1
+            self._of_pod -= Counter([identity])
             self._prune()
 
     def _outbox_for(self, identity: str) -> Outbox | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlguard.io.link import Dialler, Outbox, Target
 from rlguard.io.tls import client_context, node_identity
 from rlguard.messages import Acknowledged, AgentReport, Figures, Message, Ranks
 from rlguard.model import CheckpointId, GroupKey, Incarnation, Verdict
-from rlguard_agent.server import Server
+from rlguard_agent.server import LINKS_OF_POD, Server
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 APP_XID = "NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=python3, Ch 00000008"
@@ -132,6 +132,30 @@ async def metrics(world: Any) -> bytes:
     url = f"https://127.0.0.1:{world.port}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as response:
         return await response.read()
+
+
+async def test_one_pod_cannot_take_the_links_of_all_others(world: Any) -> None:
+    await world.start()
+    async with linked(world) as sidecar:
+        await until(lambda: sidecar.verdict() is not None)
+        context = client_context(world.pod_credentials("rlguard://pod/ns/greedy/uid-1"))
+        url = f"https://127.0.0.1:{world.port}/v1/node"
+        async with aiohttp.ClientSession() as session:
+            taken = [await session.ws_connect(url, ssl=context) for _ in range(LINKS_OF_POD)]
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                await session.ws_connect(url, ssl=context)
+            await taken[0].close()
+            await again(session, url, context)
+
+
+async def again(session: aiohttp.ClientSession, url: str, context: ssl.SSLContext) -> None:
+    """A link, once the agent has noticed that another was closed."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(aiohttp.WSServerHandshakeError):
+                await session.ws_connect(url, ssl=context)
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_an_overrun_of_the_kernel_log_is_not_passed_over(world: Any) -> None:
